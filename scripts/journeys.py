@@ -68,7 +68,7 @@ key session/session.py:Session.send_message
   crypto/aead.py:Aead.seal_into channel/transport/tcp.py:TcpTransport.send
 key session/relay/server.py:Relay._serve
   session/relay/switchboard.py:Switchboard.handle
-  session/relay/connection.py:RelayConnection.put
+  session/relay/server.py:RelayConnection.put
 key session/relay/client.py:RelayClient._read
   channel/transport/tcp.py:TcpTransport.receive session/relay/circuit.py:Circuit.deliver
 key train/job/releasedkeys.py:ReleasedKeys._collect_from

@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.growth.meetings import RECIPE, SCHEMA, names
 from benchmarks.report import BenchReport, Row, start_report
-from sealift.demo.job import DemoTask, Schedule, make_world
+from sealift.demo.job import DemoTask, TaskSchedule, make_world
 from sealift.demo.roles import run_travel
 from sealift.demo.tasks.task import write_parts
 
@@ -70,7 +70,7 @@ def _task(folder: str, owners: list[str]) -> DemoTask:
         write_tables=partial(_write_tables, owners),
         owners=tuple(owners),
         baseline_alone=False,
-        schedule=Schedule(
+        schedule=TaskSchedule(
             epochs=1,
             batch_rows=ROWS,
             rows_per_visit=ROWS,

@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.report import BenchReport, Row, start_report
 from sealift.data.schedule.memory import free_memory_bytes
 from sealift.demo.folder import World
-from sealift.demo.job import DemoTask, Plan, Schedule, make_world
+from sealift.demo.job import DemoTask, Plan, TaskSchedule, make_world
 from sealift.demo.roles import run_ddp, run_local, run_travel
 from sealift.demo.tasks.task import write_parts
 
@@ -191,7 +191,7 @@ def _task(folder: str, millions: int) -> DemoTask:
         write_tables=_write_tables,
         owners=OWNERS,
         baseline_alone=False,
-        schedule=Schedule(
+        schedule=TaskSchedule(
             epochs=2,
             batch_rows=ROWS,
             rows_per_visit=ROWS,

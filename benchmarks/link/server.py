@@ -42,7 +42,7 @@ from sealift.data.schedule.memory import SharedBuffer
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Buffer, Digest, Role
-from sealift.serve.arrivals import Arrivals
+from sealift.serve.arrivals import SocketWatcher
 from sealift.serve.clientsession import ClientSession
 from sealift.serve.modelworker import ModelWorker
 from sealift.serve.protocol import VERSION, ServerWelcome
@@ -215,7 +215,7 @@ class ModelServer(Listening):
         self._form = form_for(name)
         self._key = SigningKey(SecretKey(bytes.fromhex(seed)))
         self._metrics = ServerMetrics()
-        self._arrivals = Arrivals()
+        self._arrivals = SocketWatcher()
         self._model = ModelWorker(
             RecipeExecutor(_bundle_for(name), "recipe.py"),
             self._form,

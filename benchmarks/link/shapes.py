@@ -20,8 +20,7 @@ from sealift.channel.link.announcement import (
     TransferKind,
 )
 from sealift.channel.link.openers import LinkOpener
-from sealift.channel.link.opening import AnyOpener, Arriving, by_key
-from sealift.channel.link.receive import LinkReceiver
+from sealift.channel.link.receive import AnyOpener, Arriving, LinkReceiver, by_key
 from sealift.channel.link.send import LinkSender
 from sealift.channel.record.frames import FRAME_EXTRA_BYTES, FrameSealer, wrong_length
 from sealift.channel.record.layout import PREFIX_BYTES, FramePrefix

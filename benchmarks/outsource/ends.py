@@ -113,7 +113,7 @@ class ShareEnds:
             yield found
 
     def open(self, traces: Traces) -> MaskedProducts:
-        """As ``own.door.Reach`` has it: sessions for these steps, former ones end."""
+        """As ``module.server.Reach`` has it: sessions for these steps, former ones end."""
         self.close()
         until_s = time.monotonic() + _LEAVING_S
         while True:

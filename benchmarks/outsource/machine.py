@@ -28,8 +28,8 @@ from benchmarks.report import BenchReport, Row, start_report
 from sealift.numeric.kernels import best_kernels
 from sealift.outsource.masked import MaskedProducts
 from sealift.outsource.messages import plan_step
+from sealift.outsource.module.model import outsource
 from sealift.outsource.multiplier import Multiplier
-from sealift.outsource.own.model import outsource
 from sealift.outsource.terms import Backward, Direction, Forward, Layer
 from sealift.outsource.trace import StepKind, StepTrace, Trace, tabulate
 

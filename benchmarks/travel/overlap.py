@@ -25,7 +25,7 @@ from benchmarks.report import BenchReport, Row
 from sealift.channel.record.layout import DEFAULT_RECORD_BYTES
 from sealift.data.sealing import DEFAULT_CELL_ROWS
 from sealift.demo.folder import World
-from sealift.demo.job import DemoTask, Schedule, Travel, make_world, write_job
+from sealift.demo.job import DemoTask, TaskSchedule, Travel, make_world, write_job
 from sealift.demo.progress import Progress
 from sealift.demo.roles import run_travel
 from sealift.demo.tasks.task import write_parts
@@ -129,7 +129,7 @@ def wide_work(rows: int, visits: int) -> DemoTask:
         name="overlap",
         bundle=Path(__file__).parent / "recipe",
         write_tables=write_tables,
-        schedule=Schedule(
+        schedule=TaskSchedule(
             epochs=1,
             batch_rows=128,
             rows_per_visit=rows,

@@ -16,11 +16,16 @@ from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.document import schema_from_plain, schema_to_plain
 from sealift.ids import Digest
-from sealift.meet.invitation import HOST, Invitation, meeting_digest
+from sealift.meet.invitation import (
+    HOST,
+    Invitation,
+    Prover,
+    meeting_digest,
+    prove_invited,
+)
 from sealift.meet.owner import answer_delay_s
-from sealift.meet.proof import Prover, prove_invited
+from sealift.meet.question import BEGINNINGS, ENDINGS, words_of
 from sealift.meet.terms import Declaration
-from sealift.meet.words import BEGINNINGS, ENDINGS, words_of
 from sealift.release.agreement.code import measure_bundle
 from sealift.release.agreement.resources import OutputRule, TravelRule
 from sealift.travel.settings import JobSettings, training_rule_of

@@ -189,9 +189,8 @@ def test_a_parsers_error_that_escapes_is_noticed(
 # every reader of messages
 
 READERS = {
-    "travel/visit/messages": {"Failed"},  # in place of any answer
-    # unit/travel/test_farewell: behind an orchestrator's last word
-    "travel/visit/farewell": {"Output"},
+    # in place of any answer; unit/travel/test_farewell: behind an orchestrator's last word
+    "travel/visit/messages": {"Failed", "Output"},
     # test_bad_input_at_doors
     "release/broker/server": {"BrokerRequest"},
     "release/client": {"BrokerAnswer"},
@@ -204,18 +203,17 @@ READERS = {
     # below, and unit/travel/test_holder_job, test_meeting: from the operator or a party
     "travel/holder/jobs": {"Granted", "Finished"},
     "travel/broker": {"Finished"},
-    "travel/accelerator/arrivals": {"Said"},
-    "cli/agreement/notify": {"Said"},
+    "travel/notify": {"Said"},
     # below, and test_hosting_machine: orchestrator and accelerator
     "train/job/accelerator": {"StartJob", "Finished"},
     "train/ranks/rank": {"StartJob", "Finished", "Failed"},
     "train/ranks/rankedjob": {"OutputKept"},
     "travel/accelerator/visits": {
-        "OfferVisit", "Granted", "Withdrawn", "WorkVisits", "FinishJob", "OutputKept",
+        "OfferVisit", "Granted", "Withdrawn", "WorkVisits", "FinishJob", "OutputKept", "Said",
     },
     # test_meetings, unit/meet/test_door: whoever dials the host's port, and a host;
     # test_later_runs, test_fetched_assets: what is asked for later, and in pieces
-    "meet/door": {
+    "meet/connection": {
         "Arrive", "Ask", "Bring", "Agree", "Decline", "Sign", "Propose", "AskRun", "AskAsset",
         "Welcome", "Wait", "BringCard", "Read", "Check", "Signed", "Over", "Run", "AssetPiece",
     },

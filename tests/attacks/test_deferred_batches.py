@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from sealift.channel.device.host import HostDevice
 from sealift.data import SealedDataLoader, SealedDataset
-from sealift.data.loader import deferral, memories
-from sealift.data.loader import deferral as stepgate
-from sealift.data.loader.devicewindows import DeviceWindows
+from sealift.data.loader import memories, torchloader
+from sealift.data.loader import torchloader as stepgate
+from sealift.data.loader.memories import DeviceWindows
 from sealift.data.loader.opening import AllOf
 from sealift.errors import (
     AuthenticationError,
@@ -263,7 +263,7 @@ def test_batches_that_are_not_admitted_would_be_left(
     shards: Shards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: batches go out and the gate hears nothing of them."""
-    monkeypatch.setattr(deferral.Deferral, "admit", lambda *_: None)
+    monkeypatch.setattr(torchloader.Deferral, "admit", lambda *_: None)
     flip(shards, 4)
     bench, engine = Bench(), HostDevice(threads=1)
     with opened(shards) as dataset, loader(dataset, engine) as batches:

@@ -11,7 +11,7 @@ import struct
 import pytest
 
 from sealift.channel.device.host import HostDevice
-from sealift.channel.link import opening
+from sealift.channel.link import receive as opening
 from sealift.channel.link.announcement import LinkKeys
 from sealift.channel.link.openers import FrameEnds, LinkOpener
 from sealift.crypto.keys import SecretKey

@@ -6,7 +6,7 @@ import os
 
 from sealift.channel.device.host import HostDevice
 from sealift.channel.link.openers import ends_of
-from sealift.channel.link.opening import OnHost
+from sealift.channel.link.receive import OnHost
 from sealift.channel.record.layout import PREFIX_BYTES
 from sealift.channel.record.sealer import StreamSealer
 from sealift.channel.transport.ring import SLOT_HEAD_BYTES

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sealift.channel.device.verdict import Gate
-from sealift.data.loader.deferral import Deferral, StepGate
+from sealift.data.loader.torchloader import Deferral, StepGate
 from sealift.errors import AuthenticationError, UnavailableError, UsageError
 
 FLOATS = {"dtype": "float32", "shape": (2, 3), "nbytes": 24}

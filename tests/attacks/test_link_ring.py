@@ -11,10 +11,10 @@ from dataclasses import astuple
 import pytest
 
 from sealift.channel.transport import ring
-from sealift.channel.transport.memfd import MemfdTransport
-from sealift.channel.transport.memfdoffer import (
+from sealift.channel.transport.memfd import (
     _OFFER,
     _OFFER_MAGIC,
+    MemfdTransport,
     MemoryShape,
     close_all,
     make_private_file,

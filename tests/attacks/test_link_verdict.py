@@ -11,7 +11,7 @@ from sealift.channel.device.host import HostDevice
 from sealift.channel.device.verdict import Gate, check_deferrable
 from sealift.crypto.aead import Aead, Suite
 from sealift.crypto.keys import SecretKey
-from sealift.data.loader.deferral import StepGate
+from sealift.data.loader.torchloader import StepGate
 from sealift.errors import AuthenticationError, UsageError
 
 ROWS, FEATURES = 8, 16

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import sealift.meet.door as door
+import sealift.meet.connection as door
 from sealift.cli.meeting.host import _line
 from sealift.cli.meeting.place import open_folder
 from sealift.crypto.identity import create_identity, load_identity

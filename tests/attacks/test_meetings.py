@@ -15,6 +15,7 @@ from sealift.crypto.identity import create_identity
 from sealift.errors import AuthenticationError, MalformedError, RefusedError
 from sealift.meet.guest import expect_host, guest_endpoint
 from sealift.meet.host import NOT_INVITED
+from sealift.meet.invitation import Prover, prove_invited
 from sealift.meet.messages import (
     Agree,
     Arrive,
@@ -25,8 +26,7 @@ from sealift.meet.messages import (
     Read,
     Wait,
 )
-from sealift.meet.proof import Prover, prove_invited
-from sealift.meet.words import words_of
+from sealift.meet.question import words_of
 from tests.sim.invited import NAMES, MetGuest, MetHost
 
 

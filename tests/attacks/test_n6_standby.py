@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 pipe = sys.modules["sealift.train.sandboxed.parentpipe"]
-receiver = sys.modules.get("sealift.train.sandboxed.receiver")
+receiver = sys.modules.get("sealift.train.sandboxed.recipeworker")
 FOUND = pipe.__dict__.setdefault("FOUND", set())
 plain = pipe.map_copy
 

@@ -18,7 +18,6 @@ from sealift.events import Event
 from sealift.ids import Digest
 from sealift.session.relay import server as relay_module
 from sealift.session.relay.client import RelayClient
-from sealift.session.relay.connection import Account, RelayConnection
 from sealift.session.relay.envelope import (
     WINDOW_BYTES,
     EnvelopeKind,
@@ -27,7 +26,7 @@ from sealift.session.relay.envelope import (
     fresh_circuit,
     prover,
 )
-from sealift.session.relay.server import Relay
+from sealift.session.relay.server import Account, Relay, RelayConnection
 
 AGREEMENT = Digest.of(b"an agreement")
 NORTH, SOUTH = SigningKey.generate(), SigningKey.generate()

@@ -26,8 +26,8 @@ from sealift.release.agreement.signed import Equipment, save_signed
 from sealift.release.log.entries import SignedTreeHead, TreeHead
 from sealift.release.receipt import ScrubbedPart, ScrubSummary, prove_instance
 from sealift.session.endpoint import Endpoint
-from sealift.train.loop.choice import BestState
 from sealift.train.loop.states import state_digest
+from sealift.train.loop.trainer import BestState
 from sealift.train.output.accounts import RunAccount, SignedAccount
 from sealift.train.output.handout import Handout
 from sealift.train.output.runfolder import RunFolder, RunName
@@ -44,7 +44,7 @@ from sealift.train.output.uses import Uses
 from sealift.train.ranks.rankedjob import RankedJob
 from sealift.train.ranks.rounds import GroupRounds
 from sealift.travel.accelerator.rules import VisitRules
-from sealift.travel.accelerator.setup import Loaded
+from sealift.travel.accelerator.setup import LoadedVisit
 from sealift.travel.holder.jobs import Receipts
 from sealift.travel.orchestrator.job import RunSummary
 from sealift.travel.settings import JobSettings, TrainingSettings
@@ -459,7 +459,7 @@ class Group:
     def _receipt(handout: Handout, stop: Stop) -> Any:
         scrub = ScrubSummary((ScrubbedPart("buffer", 640, 0),), True, True)
         return handout.receipt_for(
-            VisitId.generate(), stop, Loaded(640, 640), {}, scrub
+            VisitId.generate(), stop, LoadedVisit(640, 640), {}, scrub
         )
 
     def finish(self) -> list[SealiftError | None]:

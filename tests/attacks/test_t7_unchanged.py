@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from sealift.errors import JobError
-from sealift.train.loop.choice import BestState
 from sealift.train.loop.held import Held, read_of
 from sealift.train.loop.states import (
     Settled,
@@ -27,7 +26,7 @@ from sealift.train.loop.states import (
     parse_tensors,
 )
 from sealift.train.loop.tasks import SliceTask, TaskInputs
-from sealift.train.loop.trainer import JOINT, TaskObserver, Trainer
+from sealift.train.loop.trainer import JOINT, BestState, TaskObserver, Trainer
 from sealift.train.worker.executor import RecipeExecutor
 from tests.unit.train.joints import cargo, joint
 from tests.unit.train.recipes import PLAIN, SETTINGS

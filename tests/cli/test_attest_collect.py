@@ -34,7 +34,7 @@ from sealift.attest.runtimelog import (
     measured_bundle,
 )
 from sealift.attest.tdx.evidence import TdxBody
-from sealift.cli.attest import collect as attestcollect
+from sealift.cli import attest as attestcollect
 from sealift.cli.main import build_parser, main
 from sealift.crypto.identity import create_identity, save_identity
 from sealift.errors import SealiftError, UnavailableError

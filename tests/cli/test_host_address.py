@@ -10,9 +10,9 @@ import pytest
 from sealift.cli.meeting.host import LISTEN, _open_book
 from sealift.cli.meeting.place import open_folder
 from sealift.crypto.identity import create_identity
-from sealift.meet.book import MeetingState
 from sealift.meet.declaration import invitations_for
 from sealift.meet.invitation import HOST
+from sealift.meet.state import MeetingState
 
 NAMES = ["north", "east"]
 

@@ -10,7 +10,7 @@ import pytest
 
 from sealift.channel.device.host import HostDevice
 from sealift.channel.link.openers import LinkOpener
-from sealift.channel.link.opening import MAX_BATCH_RECORDS, Staged, spans
+from sealift.channel.link.receive import MAX_BATCH_RECORDS, Staged, spans
 from sealift.channel.record.sealer import StreamSealer
 from sealift.channel.transport.ring import SLOT_HEAD_BYTES
 from sealift.crypto.keys import SecretKey

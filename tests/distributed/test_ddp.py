@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from sealift.demo.checks import check_rounds
 from sealift.demo.folder import OWNERS, World
 from sealift.demo.job import ONE_BUFFER, make_world, write_job
 from sealift.demo.roles import DemoRun, run_ddp, run_local
+from sealift.demo.run import check_rounds
 from sealift.demo.tasks.digits import DIGITS
 from sealift.release.agreement.signed import load_verified
 from sealift.release.equip import equip

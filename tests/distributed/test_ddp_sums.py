@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sealift.demo.checks import check_rounds
 from sealift.demo.folder import World
 from sealift.demo.job import ONE_BUFFER, make_world, write_job
 from sealift.demo.roles import DemoRun, run_ddp, run_local
+from sealift.demo.run import check_rounds
 from sealift.demo.tasks.digits import DIGITS
 from sealift.errors import SealiftError
 from tests.sim.jobworld import agree_again, made_once

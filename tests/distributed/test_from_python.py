@@ -25,7 +25,7 @@ from sealift.errors import (
     UsageError,
 )
 from sealift.ids import Digest
-from sealift.meet.words import words_of
+from sealift.meet.question import words_of
 from tests.sim.jobworld import Wishes, fresh_world
 from tests.sim.ownaddress import own_address
 

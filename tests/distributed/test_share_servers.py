@@ -20,8 +20,8 @@ from sealift.errors import PeerError
 from sealift.numeric.kernels import portable_kernels
 from sealift.outsource.connections import Connections, ServerConnection
 from sealift.outsource.masked import SHARES, MaskedProducts, Share
+from sealift.outsource.module.servers import Servers
 from sealift.outsource.multiplier import Multiplier
-from sealift.outsource.own.servers import Servers
 from sealift.outsource.plain import PlainProducts
 from sealift.outsource.terms import Backward, Exchange, Forward, Layer
 from sealift.outsource.trace import Recorder, StepKind, tabulate

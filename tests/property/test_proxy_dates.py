@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sealift.cli.ahead.network import Network
+from sealift.cli.ahead.looks import Network
 from sealift.errors import UnavailableError
 from sealift.session.relay.server import Relay
 from tests.sim.proxies import FAR, OPEN, LittleProxy, little_proxy

@@ -18,9 +18,8 @@ from sealift.attest.development import DevelopmentAttester
 from sealift.channel.record.frames import FrameOpener, FrameSealer
 from sealift.channel.record.layout import PREFIX_BYTES
 from sealift.channel.transport.tcp import TcpListener
-from sealift.collective.charter import Charter
 from sealift.collective.group import Array, SealedGroup
-from sealift.collective.meeting import GroupMeeting
+from sealift.collective.meeting import Charter, GroupMeeting
 from sealift.crypto.aead import TAG_BYTES
 from sealift.crypto.hash import sha256
 from sealift.crypto.keys import SecretKey

@@ -12,7 +12,6 @@ from sealift.attest.level import Level
 from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.keys import SecretKey
 from sealift.ids import Role
-from sealift.meet.book import MeetingState
 from sealift.meet.guest import Guest, expect_host, guest_endpoint
 from sealift.meet.host import Host, Reception
 from sealift.meet.invitation import (
@@ -36,6 +35,7 @@ from sealift.meet.messages import (
     Signed,
     Welcome,
 )
+from sealift.meet.state import MeetingState
 from sealift.meet.terms import (
     Consent,
     Declaration,

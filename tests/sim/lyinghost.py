@@ -20,13 +20,13 @@ from sealift.cli.meeting.place import open_folder
 from sealift.crypto.identity import Identity, create_identity
 from sealift.errors import SealiftError
 from sealift.events import Event, wall_clock
-from sealift.meet.book import MeetingState
+from sealift.meet.connection import MeetingListener, places
 from sealift.meet.declaration import declaration_of, invitations_for
-from sealift.meet.door import MeetingListener, places
 from sealift.meet.host import Host
 from sealift.meet.invitation import HOST, Invitation
 from sealift.meet.messages import FromHost
 from sealift.meet.owner import MeetingProgress, OwnerAnswers, OwnerMeeting, read_kept
+from sealift.meet.state import MeetingState
 from sealift.meet.terms import Declaration
 from sealift.session.relay.server import Relay
 

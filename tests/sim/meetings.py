@@ -12,8 +12,7 @@ import numpy as np
 from sealift.attest.development import DevelopmentAttester
 from sealift.channel.transport.tcp import TcpListener, TcpTransport
 from sealift.channel.transport.unixsocket import LocalListener
-from sealift.collective.charter import Charter
-from sealift.collective.meeting import GroupMeeting
+from sealift.collective.meeting import Charter, GroupMeeting
 from sealift.errors import SealiftError
 from sealift.ids import Digest, Role
 from sealift.session.direct import PathDialler

@@ -14,10 +14,10 @@ from sealift.channel.cuda.compilers import CudaKernels
 from sealift.channel.cuda.driver import Argument, GpuFacts, Grid
 from sealift.channel.cuda.plan import (
     BatchShape,
+    BufferName,
     KernelPlan,
     Launch,
     PiecePlan,
-    Place,
     Word32,
     Word64,
 )
@@ -78,7 +78,7 @@ class ModelKernels(CudaKernels):
         return KernelPlan((Launch("model_count", ONE, arguments),))
 
 
-def _plan(name: str, suite: Suite, shape: BatchShape, *more: Place) -> KernelPlan:
+def _plan(name: str, suite: Suite, shape: BatchShape, *more: BufferName) -> KernelPlan:
     count, which = Word32(shape.num_records), Word32(suite)
     places = ("records", count, "aad", "key", which, "sealed", "plain", *more)
     return KernelPlan((Launch(name, ONE, places),), scratch_bytes=64)

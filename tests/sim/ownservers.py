@@ -15,7 +15,7 @@ from sealift.crypto.identity import Identity, create_identity
 from sealift.numeric.kernels import portable_kernels
 from sealift.outsource.compute import ShareProducts
 from sealift.outsource.masked import SHARES, Share
-from sealift.outsource.own.servers import Servers
+from sealift.outsource.module.servers import Servers
 from sealift.outsource.server import ShareServer
 
 KERNELS = portable_kernels()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sealift.outsource.own.door import Products
+from sealift.outsource.module.server import Products
 from sealift.outsource.plain import PlainProducts
 from sealift.outsource.trace import Traces
 

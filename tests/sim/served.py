@@ -32,7 +32,7 @@ from sealift.release.agreement.signed import (
     add_signature,
     verify,
 )
-from sealift.serve.arrivals import Arrivals
+from sealift.serve.arrivals import SocketWatcher
 from sealift.serve.client import Client, meet
 from sealift.serve.clientpolicy import ClientPolicy
 from sealift.serve.clientsession import ClientSession
@@ -111,7 +111,7 @@ class Served:
 
     def __post_init__(self) -> None:
         self.metrics = ServerMetrics()
-        self.arrivals = Arrivals()
+        self.arrivals = SocketWatcher()
         self.scheduler = Scheduler(
             self.model,  # type: ignore[arg-type]
             self.settings.model_copy(update={"request_s": 5.0}),

@@ -35,7 +35,7 @@ from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT
 from tests.sim import warm
 
 ROOT: Final = Path(__file__).parents[2]
-MODULES: Final = ("join", "rank", "accelerator", "orchestrator", "broker", "serve")
+MODULES: Final = ("join", "accelerator", "orchestrator", "broker", "serve")
 _EXECUTE: Final = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _SET_CHILD_SUBREAPER: Final = 36

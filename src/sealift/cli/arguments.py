@@ -69,7 +69,7 @@ class Parser(_Arguments, argparse.ArgumentParser):
 
     def add_allow(self) -> None:
         """Add ``--allow NAME``, for what is below the floor of an owner's program."""
-        from sealift.release.agreement.floor import EXCEPTIONS
+        from sealift.release.agreement.holes import EXCEPTIONS
 
         reasons = "; ".join(f"{name}: {why}" for name, why in EXCEPTIONS.items())
         self.add_argument(

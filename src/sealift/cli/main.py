@@ -11,6 +11,10 @@ which may quote a row. Only its owner can read it.
 To add a noun: write ``cli/NOUN.py``, or a file in the folder of its group, with
 ``add_parser(nouns)``, and add its line here. A noun of two words is for a verb of a noun that takes a file as
 well (`broker JOB`, `broker backup`).
+
+The commands that can look ahead: their parsers with the flags for it, and who is run.
+
+What looks is loaded when it is asked to.
 """
 
 from __future__ import annotations
@@ -28,11 +32,12 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 import sealift
-from sealift.cli.ahead.commands import Look
 from sealift.cli.arguments import Parser
 from sealift.cli.console import flush_results, forget_stdout, unwritten
 from sealift.errors import (
@@ -45,6 +50,71 @@ from sealift.errors import (
 from sealift.train.job.caller import Caller
 from sealift.train.job.signals import StopRequested, follow_parent, install_stop_signals
 from sealift.view.words import say_bytes
+
+DRY: Final = (
+    "only show what would run where, who would see what, and what would be refused"
+)
+CHECK: Final = "only check data, keys, code, evidence, clock and the connection to the orchestrator"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is run in place of a command."""
+
+    module: str
+    name: str
+
+    def __call__(self, args: argparse.Namespace) -> int:
+        """Look; the exit code."""
+        code: int = getattr(
+            import_module(f"sealift.cli.ahead.{self.module}"), self.name
+        )(args)
+        return code
+
+
+def add_host(nouns: Any) -> None:
+    """Add `host`."""
+    from sealift.cli.meeting.host import add_parser
+
+    add_parser(nouns)
+    _add_look(nouns.choices["host"], "dry_run", DRY, "hosting")
+
+
+def add_join(nouns: Any) -> None:
+    """Add `join` with a job."""
+    from sealift.cli.roles.join import add_parser
+
+    add_parser(nouns)
+    _add_look(nouns.choices["join"], "dry_run", DRY, "joining")
+    _add_look(nouns.choices["join"], "check", CHECK, "joining")
+
+
+def add_invited(nouns: Any) -> None:
+    """Add `join` with an invitation."""
+    from sealift.cli.meeting.guest import add_parser
+
+    add_parser(nouns)
+    text = "only check data, key, torch, clock and the connection to the host"
+    _add_look(nouns.choices["join INVITATION"], "check", text, "inviting")
+
+
+def add_train(nouns: Any) -> None:
+    """Add `train`."""
+    from sealift.cli.train import add_parser
+
+    add_parser(nouns)
+    _add_look(nouns.choices["train"], "dry_run", DRY, "training")
+
+
+def _add_look(parser: Any, name: str, text: str, module: str) -> None:
+    """Add a flag that has the module's function of its name run."""
+    parser.add_argument(
+        f"--{name.replace('_', '-')}",
+        dest="run",
+        action="store_const",
+        const=Look(module, name),
+        help=text,
+    )
 
 
 def _record_bug(error: Exception) -> str:
@@ -122,20 +192,20 @@ NOUNS: Final[dict[str, str]] = {
 _ELSEWHERE: Final = {
     "accelerator": "sealift.cli.roles.accelerator",
     "broker": "sealift.cli.roles.broker",
-    "broker backup": "sealift.cli.roles.copies:add_backup",
-    "broker restore": "sealift.cli.roles.copies:add_restore",
-    "broker upgrade": "sealift.cli.roles.copies:add_upgrade",
+    "broker backup": "sealift.cli.roles.broker:add_backup",
+    "broker restore": "sealift.cli.roles.broker:add_restore",
+    "broker upgrade": "sealift.cli.roles.broker:add_upgrade",
     "demo": "sealift.demo.command",
-    "host": "sealift.cli.ahead.commands:add_host",
-    "join INVITATION": "sealift.cli.ahead.commands:add_invited",
-    "join": "sealift.cli.ahead.commands:add_join",
+    "host": "sealift.cli.main:add_host",
+    "join INVITATION": "sealift.cli.main:add_invited",
+    "join": "sealift.cli.main:add_join",
     "orchestrator": "sealift.cli.roles.orchestrator",
     "output": "sealift.cli.model.output",
     "predict": "sealift.cli.model.predict",
     "resume": "sealift.cli.train:add_resume",
     "serve": "sealift.cli.roles.serve",
     "share-server": "sealift.cli.roles.shareserver",
-    "train": "sealift.cli.ahead.commands:add_train",
+    "train": "sealift.cli.main:add_train",
     "try": "sealift.cli.train.rehearse",
 }
 

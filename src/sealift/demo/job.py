@@ -59,7 +59,7 @@ HostValues = Callable[[], TpmReferences]
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class TaskSchedule:
     """The part of ``job.toml`` that suits what is learnt.
 
     Attributes:
@@ -93,8 +93,8 @@ class DemoTask:
     name: str
     bundle: Path
     write_tables: Callable[[Path], object]
-    schedule: Schedule
-    outsourced: Schedule | None = None
+    schedule: TaskSchedule
+    outsourced: TaskSchedule | None = None
     owners: tuple[str, ...] = OWNERS
     baseline_alone: bool = True
     record_bytes: int = RECORD_BYTES

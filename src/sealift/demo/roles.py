@@ -18,10 +18,10 @@ from sealift.errors import JobError
 from sealift.release.agreement.signed import load_verified
 from sealift.train.job.roleprocesses import (
     Ended,
+    ProcessMessage,
     RoleEvent,
     RoleProcesses,
     RoleResult,
-    Told,
 )
 from sealift.train.job.settings import read_job
 from sealift.train.job.signals import followed, on_second_signal, stop_postponed
@@ -164,7 +164,7 @@ def run_local(world: World) -> DemoRun:
 @contextmanager
 def started(
     world: World, behaviour: Mapping[str, str], agent: str
-) -> Iterator[tuple[RoleProcesses, Iterator[Told]]]:
+) -> Iterator[tuple[RoleProcesses, Iterator[ProcessMessage]]]:
     """All roles of a job, started one after another, and what they tell.
 
     Args:
@@ -191,7 +191,7 @@ def _processes(world: World) -> Iterator[RoleProcesses]:
 
 def _told(
     processes: RoleProcesses, world: World, behaviour: Mapping[str, str], agent: str
-) -> Iterator[Told]:
+) -> Iterator[ProcessMessage]:
     for each in processes.listen(SILENCE_S):
         if isinstance(each, RoleEvent) and each.kind == "shares.listening":
             with stop_postponed():

@@ -4,6 +4,8 @@ Strict, without exception: a batch is handed out when all of its records verifie
 optimizer step, and nothing else, is taken on one that did not. When one fails, the memory
 that it came into is overwritten, the link is over, and ``AuthenticationError`` is raised
 in place of the batch. What is handed out is the caller's own, in memory of its own.
+
+Where the batches of a link come to: an engine, and its memory for one of them.
 """
 
 from __future__ import annotations
@@ -11,21 +13,23 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
 
 from sealift.attest.evidence import Attester
-from sealift.channel.device.device import DeviceEngine
+from sealift.channel.device.device import DeviceEngine, DeviceMemory
 from sealift.channel.device.host import HostMemory
 from sealift.channel.link.announcement import parse_mode
 from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.record.record import dead_stream
+from sealift.channel.select import DeviceSelection, select_device
 from sealift.channel.transport.tcp import TcpTransport
 from sealift.channel.transport.unixsocket import PathListener
 from sealift.crypto.identity import Identity
-from sealift.errors import MalformedError, PeerError
+from sealift.errors import MalformedError, PeerError, UsageError
 from sealift.feed.form import (
     LAST_WORD,
     BatchField,
@@ -43,7 +47,6 @@ from sealift.feed.handover import (
     take_memory,
     take_over,
 )
-from sealift.feed.ondevice import ReceivingDevice, open_device
 from sealift.feed.terms import (
     File,
     device_endpoint,
@@ -56,6 +59,71 @@ from sealift.session.session import accept as accept_session
 
 WAIT_S: Final = 60.0
 TIMEOUT_S: Final = 600.0
+
+
+HOST_SLOTS: Final = 8
+APART_SLOTS: Final = 32  # half of them are taken by one call there
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivingDevice:
+    """Where batches come to.
+
+    Attributes:
+        engine: Opens records.
+        memory: Room for one batch.
+        opened_by: Which engine it is, and why.
+        ordinal: Which GPU, if it is one.
+    """
+
+    engine: DeviceEngine
+    memory: DeviceMemory
+    opened_by: str
+    ordinal: int
+
+    @property
+    def slots(self) -> int:
+        """Records that should wait in the link's memory."""
+        return HOST_SLOTS if isinstance(self.memory, HostMemory) else APART_SLOTS
+
+
+def _open_device(
+    device: str | DeviceEngine, nbytes: int, parts: ExitStack
+) -> ReceivingDevice:
+    """A device by its name, or the engine that was given, with memory for a batch.
+
+    Args:
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``; or an engine, which ``parts``
+            does not close.
+        nbytes: Of a batch.
+        parts: Closes what was made here.
+
+    Raises:
+        UsageError: if there is no such device.
+        UnavailableError: if this machine lacks it, or its memory.
+    """
+    ordinal = 0
+    if isinstance(device, str):
+        chosen, ordinal = _select(device)
+        parts.callback(chosen.engine.close)
+    else:
+        chosen = DeviceSelection(device, f"{device.name}: given by the caller")
+    memory = chosen.engine.allocate(nbytes)
+    parts.callback(memory.close)
+    return ReceivingDevice(chosen.engine, memory, chosen.reason, ordinal)
+
+
+def _select(device: str) -> tuple[DeviceSelection, int]:
+    kind, _, number = device.partition(":")
+    known = {"auto": None, "cpu": "host", "cuda": "cuda"}
+    numbered = not number or (kind == "cuda" and number.isdecimal())
+    if kind not in known or not numbered:
+        raise UsageError(
+            f"the device {device!r} is unknown",
+            fix="Use one of: auto, cpu, cuda, cuda:1",
+        )
+    ordinal = int(number or 0)
+    return select_device(prefer=known[kind], ordinal=ordinal), ordinal
 
 
 class Receiver:
@@ -267,7 +335,7 @@ def accept(
     endpoint = device_endpoint(agreement, code, identity=key, attester=attester)
     policy = expect_owner(agreement, owner)
     with ExitStack() as parts:
-        found = open_device(device, batch_form.batch_bytes, parts)
+        found = _open_device(device, batch_form.batch_bytes, parts)
         sock = _await_owner(Path(path), peer_uid, wait_s)
         transport = TcpTransport(sock, send_timeout_s=HANDSHAKE_S)
         whom = f"the process that connected to {path}"

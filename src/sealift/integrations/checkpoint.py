@@ -75,7 +75,7 @@ _MANIFEST: Final = re.compile(r"[0-9a-f]{16}-manifest\.sealed")
 _FORMAT: Final = "sealift checkpoint 1"
 _MANIFEST_IS: Final = b"sealift checkpoint manifest 1"
 _MOST_HEAD_BYTES: Final = 1 << 12
-Place = str | os.PathLike[str]
+FolderPath = str | os.PathLike[str]
 
 
 def checkpoint_key(keys: Vault, name: str) -> SecretKey:
@@ -104,11 +104,11 @@ class SealedStorageWriter(StorageWriter):  # type: ignore[misc]
         head: The head file, replaced at the end of a save. The coordinator's counts.
     """
 
-    def __init__(self, path: Place, key: SecretKey, *, head: Place) -> None:
+    def __init__(self, path: FolderPath, key: SecretKey, *, head: FolderPath) -> None:
         self._path, self._key, self._head = Path(path), key, Path(head)
         self._number, self._save = 0, ""
 
-    def reset(self, checkpoint_id: Place | None = None) -> None:
+    def reset(self, checkpoint_id: FolderPath | None = None) -> None:
         """Another save begins; ``checkpoint_id`` is another folder."""
         if checkpoint_id is not None:
             self._path = Path(checkpoint_id)
@@ -208,7 +208,7 @@ class SealedStorageWriter(StorageWriter):  # type: ignore[misc]
                 (self._path / each).unlink()
 
     @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Place) -> bool:
+    def validate_checkpoint_id(cls, checkpoint_id: FolderPath) -> bool:
         """Whether this could be a folder; see ``StorageWriter``."""
         return "://" not in os.fspath(checkpoint_id)
 
@@ -236,12 +236,12 @@ class SealedStorageReader(StorageReader):  # type: ignore[misc]
         head: The head file of the last save, as this rank has kept it.
     """
 
-    def __init__(self, path: Place, key: SecretKey, *, head: Place) -> None:
+    def __init__(self, path: FolderPath, key: SecretKey, *, head: FolderPath) -> None:
         self._path, self._key, self._head = Path(path), key, Path(head)
         self._places: Mapping[Any, Mapping[str, Any]] = {}
         self._failed: SealiftError | None = None
 
-    def reset(self, checkpoint_id: Place | None = None) -> None:
+    def reset(self, checkpoint_id: FolderPath | None = None) -> None:
         """Another load begins; ``checkpoint_id`` is another folder."""
         self._failed = None
         if checkpoint_id is not None:
@@ -333,7 +333,7 @@ class SealedStorageReader(StorageReader):  # type: ignore[misc]
         return done
 
     @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Place) -> bool:
+    def validate_checkpoint_id(cls, checkpoint_id: FolderPath) -> bool:
         """Whether this could be a folder; see ``StorageReader``."""
         return "://" not in os.fspath(checkpoint_id)
 

@@ -34,9 +34,8 @@ from sealift.channel.transport.tcp import TcpListener
 from sealift.channel.transport.transport import Deadline
 from sealift.channel.transport.unixsocket import LocalListener
 from sealift.codec import encode
-from sealift.collective.charter import Charter
 from sealift.collective.group import MAX_RANKS
-from sealift.collective.meeting import GroupMeeting
+from sealift.collective.meeting import Charter, GroupMeeting
 from sealift.errors import PeerError
 from sealift.events import discard
 from sealift.ids import Digest

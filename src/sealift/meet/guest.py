@@ -16,15 +16,22 @@ from sealift.codec import encode
 from sealift.crypto.identity import Identity
 from sealift.errors import PolicyError
 from sealift.ids import Digest, Role
-from sealift.meet.invitation import HOST, Invitation, meeting_digest
+from sealift.meet.invitation import (
+    HOST,
+    Invitation,
+    Prover,
+    meeting_digest,
+    prove_invited,
+    verify_invited,
+)
 from sealift.meet.messages import Arrive, Check, Signed, Welcome
-from sealift.meet.proof import Prover, prove_invited, verify_invited
 from sealift.meet.terms import (
     Declaration,
     SignedCard,
     SignedConsent,
     Terms,
     agreement_of,
+    unfit_terms,
 )
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.code import ASSETS, require_asset
@@ -90,7 +97,7 @@ class Guest:
         """
         verify_invited(told.proof, self._invitation.secret, Prover.HOST, th2, told.host)
         if told.host.sign != self._invitation.host:
-            raise _unfit("the host's key is not the key in the invitation")
+            raise unfit_terms("the host's key is not the key in the invitation")
 
     def require_ours(self, declared: Declaration, files: Mapping[str, bytes]) -> None:
         """Before a card is made: demand this meeting, this host, and the files that are declared.
@@ -104,18 +111,20 @@ class Guest:
             invitation.meeting,
             invitation.host,
         ):
-            raise _unfit("the host's declaration belongs to another meeting")
+            raise unfit_terms("the host's declaration belongs to another meeting")
         if invitation.name not in declared.guests:
-            raise _unfit("the host's declaration does not list this party")
+            raise unfit_terms("the host's declaration does not list this party")
         found = {path: Digest.of(content) for path, content in files.items()}
         code = declared.code.files
         if found != {n: each for n, each in code.items() if not n.startswith(ASSETS)}:
-            raise _unfit("the recipe's files do not match the declared digests")
+            raise unfit_terms("the recipe's files do not match the declared digests")
         for name in code.keys() - files.keys():
             require_asset(name)
         folders = {str(each) for path in code for each in PurePosixPath(path).parents}
         if not all(map(_stays_below, code)) or folders & code.keys():
-            raise _unfit("a path in the recipe leads out of its folder, or is too long")
+            raise unfit_terms(
+                "a path in the recipe leads out of its folder, or is too long"
+            )
 
     def read(self, terms: Terms, declared: Declaration, own: SignedCard) -> Terms:
         """Terms that may be put before a person.
@@ -131,9 +140,11 @@ class Guest:
         """
         terms.verify()
         if terms.declaration != declared:
-            raise _unfit("they contain another declaration than the host sent before")
+            raise unfit_terms(
+                "they contain another declaration than the host sent before"
+            )
         if own not in terms.cards:
-            raise _unfit("they do not contain this party's card as it was sent")
+            raise unfit_terms("they do not contain this party's card as it was sent")
         return terms
 
     def check(self, told: Check, terms: Terms, own: SignedConsent) -> Agreement:
@@ -150,11 +161,13 @@ class Guest:
             MalformedError: what was brought makes no agreement.
         """
         if told.terms != terms:
-            raise _unfit("the host sent other terms than this party agreed to")
+            raise unfit_terms("the host sent other terms than this party agreed to")
         if told.consents.get(self._identity.name) != own:
-            raise _unfit("the host did not return this party's consent as it was sent")
+            raise unfit_terms(
+                "the host did not return this party's consent as it was sent"
+            )
         if set(told.consents) != set(terms.declaration.guests):
-            raise _unfit("the consent of another party is missing")
+            raise unfit_terms("the consent of another party is missing")
         return agreement_of(terms, told.consents)
 
     def sign(self, agreement: Agreement) -> bytes:
@@ -169,7 +182,7 @@ class Guest:
             IntegrityError: a signature does not fit.
         """
         if encode(told.agreement.agreement) != encode(agreement):
-            raise _unfit("the other parties signed another agreement")
+            raise unfit_terms("the other parties signed another agreement")
         return verify(told.agreement)
 
 
@@ -179,7 +192,3 @@ def _stays_below(path: str) -> bool:
     if len(parts) > MAX_DEPTH or max(map(len, parts)) > MAX_PART:
         return False
     return "\\" not in path and not {"", ".", ".."} & set(parts)
-
-
-def _unfit(why: str) -> PolicyError:
-    return PolicyError("the meeting's terms are refused", why=why, code="meeting-terms")

@@ -22,7 +22,7 @@ from sealift.errors import (
     require_value,
     unreadable,
 )
-from sealift.meet.book import InvitedParty, MeetingState
+from sealift.meet.invitation import Prover, prove_invited, verify_invited
 from sealift.meet.messages import (
     ASSET_PIECE_BYTES,
     MAX_WHY,
@@ -47,7 +47,7 @@ from sealift.meet.messages import (
     Wait,
     Welcome,
 )
-from sealift.meet.proof import Prover, prove_invited, verify_invited
+from sealift.meet.state import InvitedParty, MeetingState
 from sealift.meet.terms import (
     Declaration,
     SignedCard,

@@ -3,6 +3,12 @@
 A line of text to mail. Whoever reads it can come in the party's place, once, and is seen:
 the first key that it is used with is the party's (``book``). It never goes into a log.
 Format: spec/meeting.md section 1.
+
+How each side of a meeting shows the other that it has the invitation's secret.
+
+Inside the session, over its th2, the name, the identity key and the card of whoever
+proves: a proof is worth nothing in another session, for another key or another card, and
+the secret itself never crosses. Source: spec/meeting.md section 3.
 """
 
 from __future__ import annotations
@@ -11,10 +17,13 @@ import base64
 import binascii
 import re
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
-from sealift.crypto.hash import HASH_BYTES, labelled, sha256
-from sealift.crypto.keys import KEY_BYTES, TOKEN, Label, SecretKey
+from sealift.codec import encode
+from sealift.crypto.hash import HASH_BYTES, hmac_sha256, labelled, sha256, verify_equal
+from sealift.crypto.identity import Card
+from sealift.crypto.keys import KEY_BYTES, TOKEN, Label, SecretKey, derive
 from sealift.crypto.sign import PublicKey
 from sealift.errors import MalformedError, RefusedError
 from sealift.ids import Digest, check_name
@@ -28,6 +37,49 @@ HOST: Final = "host"  # the host's name at its meeting, which no party has
 _CHECKSUM_BYTES: Final = 4
 _FIXED_BYTES: Final = 1 + MEETING_BYTES + 8 + KEY_BYTES + KEY_BYTES
 _ADDRESS = re.compile(r"[\x21-\x7e]{1,250}:[0-9]{1,5}")
+
+
+PROOF_BYTES: Final = 32
+
+
+class Prover(StrEnum):
+    """Who proves: the two directions have keys of their own."""
+
+    GUEST = "guest"
+    HOST = "host"
+
+
+_LABELS: Final = {
+    Prover.GUEST: Label.MEETING_GUEST,
+    Prover.HOST: Label.MEETING_HOST,
+}
+
+
+def prove_invited(secret: SecretKey, prover: Prover, th2: bytes, card: Card) -> bytes:
+    """The proof of one side.
+
+    Args:
+        secret: Of the invitation.
+        prover: Which side it is.
+        th2: Of the session that it is sent in.
+        card: Of whoever proves.
+    """
+    key = derive(secret, _LABELS[prover])
+    message = labelled(
+        _LABELS[prover], th2, card.name.encode(), card.sign.raw, encode(card)
+    )
+    return hmac_sha256(key, message)
+
+
+def verify_invited(
+    proof: bytes, secret: SecretKey, prover: Prover, th2: bytes, card: Card
+) -> None:
+    """Refuse a proof that the other side did not make for this session.
+
+    Raises:
+        AuthenticationError: without detail.
+    """
+    verify_equal(prove_invited(secret, prover, th2, card), proof)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

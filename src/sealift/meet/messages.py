@@ -14,7 +14,7 @@ from sealift.codec import MAX_INTEGER
 from sealift.crypto.identity import Card
 from sealift.errors import MalformedError
 from sealift.ids import MAX_RANKS, check_name
-from sealift.meet.proof import PROOF_BYTES
+from sealift.meet.invitation import PROOF_BYTES
 from sealift.meet.terms import (
     MAX_JOB_BYTES,
     Declaration,

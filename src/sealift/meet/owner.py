@@ -17,7 +17,7 @@ from sealift.data.schema.card import CARD_SUFFIX, read_card
 from sealift.data.schema.document import schema_from_plain, schema_to_plain
 from sealift.data.schema.schema import Schema
 from sealift.data.sealing import DEFAULT_CELL_ROWS, seal_table
-from sealift.data.sources.csvfiles.unlisted import unlisted_texts
+from sealift.data.sources.csvfiles.reader import unlisted_texts
 from sealift.data.sources.table import is_text
 from sealift.errors import (
     AuthenticationError,
@@ -32,7 +32,7 @@ from sealift.errors import (
     quote_foreign,
 )
 from sealift.ids import Digest
-from sealift.meet.door import Conversation
+from sealift.meet.connection import Conversation
 from sealift.meet.fetching import AssetFetcher
 from sealift.meet.folder import PartyFolder, file_exists
 from sealift.meet.guest import Guest
@@ -63,6 +63,7 @@ from sealift.meet.question import (
     tell_comparison,
     tell_declared,
     tell_terms,
+    words_of,
 )
 from sealift.meet.table import BroughtTable
 from sealift.meet.terms import (
@@ -76,10 +77,9 @@ from sealift.meet.terms import (
     sign_card,
     sign_consent,
 )
-from sealift.meet.words import words_of
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.code import Asset
-from sealift.release.agreement.floor import require_allowed
+from sealift.release.agreement.holes import require_allowed
 from sealift.release.agreement.resources import ROWS_LEASE, ReleaseRule, Resource
 from sealift.release.agreement.signed import save_signed
 from sealift.release.agreement.starter import MAX_USES

@@ -21,8 +21,8 @@ from sealift.errors import (
     RefusedError,
     quote_foreign,
 )
+from sealift.meet.connection import Conversation
 from sealift.meet.declaration import job_text
-from sealift.meet.door import Conversation
 from sealift.meet.folder import PartyFolder
 from sealift.meet.invitation import Invitation
 from sealift.meet.messages import AskRun, Over, Run

@@ -201,19 +201,25 @@ class Terms:
         """
         declared = self.declaration
         if tuple(each.body.party.name for each in self.cards) != declared.guests:
-            raise _unfit("the cards are not those of the parties that were invited")
+            raise unfit_terms(
+                "the cards are not those of the parties that were invited"
+            )
         keys = {declared.host.sign}
         for card in map(SignedCard.verify, self.cards):
             if card.declaration != declared.digest:
-                raise _unfit(f"{card.party.name}'s card answers another declaration")
+                raise unfit_terms(
+                    f"{card.party.name}'s card answers another declaration"
+                )
             keys.add(card.party.sign)
             if set(card.columns) != declared.columns:
-                raise _unfit(f"{card.party.name}'s card lists other columns")
+                raise unfit_terms(f"{card.party.name}'s card lists other columns")
             for column, fit in card.columns.items():
                 if fit != "fits":
-                    raise _unfit(f"{card.party.name}'s column {column} does not fit")
+                    raise unfit_terms(
+                        f"{card.party.name}'s column {column} does not fit"
+                    )
         if len(keys) <= len(self.cards):
-            raise _unfit("two parties have the same key")
+            raise unfit_terms("two parties have the same key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,16 +383,17 @@ def _brought(
 ) -> tuple[Resource, ...]:
     consent, name = signed.verify(card.party.sign), card.party.name
     if (consent.terms, consent.party) != (terms.digest, name):
-        raise _unfit(f"{name} agreed to other terms")
+        raise unfit_terms(f"{name} agreed to other terms")
     if tuple(each.part for each in consent.resources) != _parts(card):
-        raise _unfit(f"{name} brings other tables than its card says")
+        raise unfit_terms(f"{name} brings other tables than its card says")
     for each in consent.resources:
         if (each.owner, each.rule) != (name, card.rule):
-            raise _unfit(f"{name} brings another owner's table, or another rule")
+            raise unfit_terms(f"{name} brings another owner's table, or another rule")
     return consent.resources
 
 
-def _unfit(why: str) -> PolicyError:
+def unfit_terms(why: str) -> PolicyError:
+    """The error of terms that this party does not take."""
     return PolicyError("the meeting's terms are refused", why=why, code="meeting-terms")
 
 

@@ -78,7 +78,7 @@ Cut = tuple[slice, slice]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class WindowPiece:
     """Places of some images that are worked on at once, and the pixels that they see.
 
     Attributes:
@@ -99,7 +99,9 @@ class Piece:
         return np.pad(seen, ((0, 0), *self.zeros, (0, 0)))
 
 
-def pieces(window: KernelWindow, shape: tuple[int, ...], most: int) -> Iterator[Piece]:
+def pieces(
+    window: KernelWindow, shape: tuple[int, ...], most: int
+) -> Iterator[WindowPiece]:
     """Cut the places of images (N, H, W, C) into pieces, in their order.
 
     Args:
@@ -120,7 +122,7 @@ def pieces(window: KernelWindow, shape: tuple[int, ...], most: int) -> Iterator[
                 column = slice(left, min(across, left + columns))
                 high, above = _pixels(window, 0, row, height)
                 wide, beside = _pixels(window, 1, column, width)
-                yield Piece(
+                yield WindowPiece(
                     slice(image, min(batch, image + images)),
                     (row, column),
                     (high, wide),

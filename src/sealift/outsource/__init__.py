@@ -11,8 +11,8 @@ from typing import Any
 __all__ = ["Servers", "outsource_module"]
 
 _FOUND_IN = {
-    "Servers": "sealift.outsource.own.servers",
-    "outsource_module": "sealift.outsource.own.model",
+    "Servers": "sealift.outsource.module.servers",
+    "outsource_module": "sealift.outsource.module.model",
 }
 
 

@@ -32,7 +32,7 @@ from sealift.ids import Buffer, Digest
 from sealift.numeric.kernels import PART
 from sealift.numeric.keystream import StepSeeds
 from sealift.numeric.loops import U32, Answers
-from sealift.outsource.exchange import Arrived, MaskedShares, Tally
+from sealift.outsource.exchange import AnswerTally, Arrived, MaskedShares
 from sealift.outsource.masked import SHARES, Share
 from sealift.outsource.messages import (
     PIPE_CONTEXT,
@@ -346,7 +346,7 @@ class Connections:
         answers: list[Answers] = list(
             zip(*(arrays for arrays, _ in rooms), strict=True)
         )
-        tally = Tally(len(SHARES), answers, arrived)
+        tally = AnswerTally(len(SHARES), answers, arrived)
 
         def receive(server: ServerConnection, messages: Sequence[Message]) -> None:
             for message in server.receive(messages):

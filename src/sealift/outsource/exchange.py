@@ -48,7 +48,7 @@ class MaskedShares:
             part.result()
 
 
-class Opening:
+class ProductOpening:
     """A product whose answers come.
 
     Args:
@@ -138,7 +138,7 @@ class Rooms:
                 self._free.pop(0)
 
 
-class Tally:
+class AnswerTally:
     """Tells which part of which product all of several servers have answered.
 
     Args:

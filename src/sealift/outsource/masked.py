@@ -23,7 +23,7 @@ from sealift.numeric.keystream import MaskSource, StepSeeds
 from sealift.numeric.loops import F32, I16, U32, Answers
 from sealift.numeric.residues import ResidueBasis
 from sealift.outsource.check import Claim, exact_row, find_wrong_row
-from sealift.outsource.exchange import Arrived, MaskedShares, Opening, Rooms
+from sealift.outsource.exchange import Arrived, MaskedShares, ProductOpening, Rooms
 from sealift.outsource.terms import (
     OPERANDS,
     Backward,
@@ -194,7 +194,7 @@ class MaskedProducts:
         """The products of an exchange, each times its scale; they are checked later."""
         layer, began_s = call.layer, time.perf_counter()
         opened = [
-            Opening(layer.result(each), layer.basis(each), scale, self._one_core)
+            ProductOpening(layer.result(each), layer.basis(each), scale, self._one_core)
             for each, scale in asked.items()
         ]
 
@@ -233,7 +233,11 @@ class MaskedProducts:
         return found
 
     def _check(
-        self, call: _Call, direction: Direction, opened: Opening, answers: Answers
+        self,
+        call: _Call,
+        direction: Direction,
+        opened: ProductOpening,
+        answers: Answers,
     ) -> None:
         """Look at answers, those of a large product while the step goes on."""
         found: _Wrong | None

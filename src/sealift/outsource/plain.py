@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sealift.numeric.loops import F32, I16
-from sealift.numeric.windows import KernelWindow, Piece, patches, pieces
+from sealift.numeric.windows import KernelWindow, WindowPiece, patches, pieces
 from sealift.outsource.quantize import window_of
 from sealift.outsource.terms import Backward, Direction, Forward, Layer
 from sealift.outsource.trace import StepKind
@@ -113,13 +113,13 @@ def scaled(whole: Exact, scale: float) -> F32:
     return found
 
 
-def _pieces(layer: Layer) -> Iterator[Piece]:
+def _pieces(layer: Layer) -> Iterator[WindowPiece]:
     """Places that are worked on at once: fewer where each has many products."""
     most = PIECE // max(1, layer.outputs >> 10)
     return pieces(window_of(layer), layer.shape("x"), most)
 
 
-def _seen(layer: Layer, piece: Piece, images: I16) -> Exact:
+def _seen(layer: Layer, piece: WindowPiece, images: I16) -> Exact:
     """What the kernel sees at each place of a piece."""
     padded = piece.padded(images)
     window = KernelWindow(layer.kernel, layer.stride)
@@ -129,7 +129,7 @@ def _seen(layer: Layer, piece: Piece, images: I16) -> Exact:
     return found.astype(np.float64)
 
 
-def _spread(layer: Layer, piece: Piece, columns: Exact, out: Exact) -> None:
+def _spread(layer: Layer, piece: WindowPiece, columns: Exact, out: Exact) -> None:
     """Add up, at each pixel, what every tap that sees it brings."""
     room = np.zeros_like(piece.padded(out))
     window = KernelWindow(layer.kernel, layer.stride)

@@ -6,6 +6,8 @@ memory is bounded before any is taken. Operands stay until the gradients of thei
 answered. Whatever is out of turn, of another length or no share ends the connection,
 never the server.
 Source: spec/shares.md section 7.
+
+An array that one thread fills from its beginning while others use what is there.
 """
 
 from __future__ import annotations
@@ -43,7 +45,6 @@ from sealift.outsource.compute import (
     require_share,
     small_product,
 )
-from sealift.outsource.filling import FULL, Filling
 from sealift.outsource.masked import Share
 from sealift.outsource.messages import (
     BEGIN_BYTES,
@@ -82,6 +83,44 @@ IDLE_S: Final = 86_400.0  # a peer whose machine is gone is noticed by the syste
 LEAVE_S: Final = 5.0
 _PAUSE_S: Final = 0.05
 MOST_LEAVING: Final = 1  # products that wait to be sent, beside the one that is made
+
+
+class Filling:
+    """How many numbers of an array are there.
+
+    Args:
+        there: So many from the beginning on.
+    """
+
+    def __init__(self, there: int = 0) -> None:
+        self._there = there
+        self._failed: BaseException | None = None
+        self._changed = threading.Condition()
+
+    def reach(self, numbers: int) -> None:
+        """So many are there."""
+        with self._changed:
+            self._there = numbers
+            self._changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """No more will be there: whoever waits raises the error."""
+        with self._changed:
+            self._failed = error
+            self._changed.notify_all()
+
+    def wait(self, numbers: int) -> None:
+        """Until so many are there."""
+        if self._there >= numbers:
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: self._there >= numbers or self._failed)
+            if self._there < numbers and self._failed is not None:
+                raise self._failed
+
+
+FULL: Final = Filling(1 << 62)
+"""Of arrays that are there already."""
 
 
 class ShareServer:

@@ -17,7 +17,7 @@ from contextlib import suppress
 Read = Callable[[], bool]
 
 
-class Arrivals:
+class SocketWatcher:
     """Calls whoever watches a descriptor once there is something to read.
 
     The thread starts with the first one that watches, and ends with ``close``.

@@ -32,7 +32,7 @@ class Deliver(Protocol):
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class Question:
+class PendingQuestion:
     """One question while it is here.
 
     Attributes:
@@ -78,22 +78,24 @@ class _Turns:
     Each question costs the same however many wait.
     """
 
-    waiting: dict[object, deque[Question]] = field(default_factory=dict)
-    arrived: dict[Question, None] = field(default_factory=dict)  # the oldest first
+    waiting: dict[object, deque[PendingQuestion]] = field(default_factory=dict)
+    arrived: dict[PendingQuestion, None] = field(
+        default_factory=dict
+    )  # the oldest first
     rows: int = 0
 
-    def put(self, question: Question) -> None:
+    def put(self, question: PendingQuestion) -> None:
         self.waiting.setdefault(question.client, deque()).append(question)
         self.arrived[question] = None
         self.rows += question.rows
 
-    def first(self) -> Question | None:
+    def first(self) -> PendingQuestion | None:
         return next((queue[0] for queue in self.waiting.values()), None)
 
-    def oldest(self) -> Question | None:
+    def oldest(self) -> PendingQuestion | None:
         return next(iter(self.arrived), None)
 
-    def take(self, question: Question) -> None:
+    def take(self, question: PendingQuestion) -> None:
         """Take the head of a client's queue; the client goes to the end of the turns."""
         queue = self.waiting.pop(question.client)
         queue.popleft()
@@ -101,7 +103,7 @@ class _Turns:
             self.waiting[question.client] = queue
         self._drop(question)
 
-    def remove(self, question: Question) -> bool:
+    def remove(self, question: PendingQuestion) -> bool:
         if question not in self.arrived:
             return False
         queue = self.waiting[question.client]
@@ -111,7 +113,7 @@ class _Turns:
         self._drop(question)
         return True
 
-    def _drop(self, question: Question) -> None:
+    def _drop(self, question: PendingQuestion) -> None:
         del self.arrived[question]
         self.rows -= question.rows
 
@@ -141,7 +143,7 @@ class RequestQueue:
         """Questions that wait now."""
         return sum(len(turns.arrived) for turns in self._turns.values())
 
-    def admit(self, question: Question, now_s: float) -> list[Question]:
+    def admit(self, question: PendingQuestion, now_s: float) -> list[PendingQuestion]:
         """Let it wait.
 
         Returns:
@@ -162,13 +164,13 @@ class RequestQueue:
         self._turns[question.work].put(question)
         return displaced
 
-    def _displaced_by(self, question: Question) -> list[Question]:
+    def _displaced_by(self, question: PendingQuestion) -> list[PendingQuestion]:
         excess = self.waiting_rows + question.rows - self._settings.max_waiting_rows
         if (
             excess <= 0
         ):  # nearly always: then a question's cost does not grow with others
             return []
-        found: list[Question] = []
+        found: list[PendingQuestion] = []
         waiting = sorted(self.everything(), key=lambda each: each.arrived_s)
         rows: Counter[object] = Counter()
         for each in waiting:
@@ -185,7 +187,7 @@ class RequestQueue:
             excess -= newest.rows
         return found
 
-    def take_batch(self, now_s: float, clients: int) -> list[Question]:
+    def take_batch(self, now_s: float, clients: int) -> list[PendingQuestion]:
         """Questions to answer together now; none if others may still join them.
 
         Args:
@@ -203,7 +205,7 @@ class RequestQueue:
             rows += each.rows
         return taken
 
-    def take_stream(self, held: Counter[object]) -> Question | None:
+    def take_stream(self, held: Counter[object]) -> PendingQuestion | None:
         """A generation to begin now, if there is one and a place for it.
 
         Args:
@@ -220,7 +222,7 @@ class RequestQueue:
         """Whether a generation waits that could begin with so many places taken."""
         return bool(self._with_place(held))
 
-    def _with_place(self, held: Counter[object]) -> list[Question]:
+    def _with_place(self, held: Counter[object]) -> list[PendingQuestion]:
         if held.total() >= self._settings.streams:
             return []
         firsts = [queue[0] for queue in self._turns["generate"].waiting.values()]
@@ -237,12 +239,14 @@ class RequestQueue:
         ripe_s = oldest.arrived_s + self._settings.max_delay_ms / 1000
         return max(0.0, ripe_s - now_s)
 
-    def changes_wait(self, question: Question, now_s: float, clients: int) -> bool:
+    def changes_wait(
+        self, question: PendingQuestion, now_s: float, clients: int
+    ) -> bool:
         """Whether a batch is ripe sooner with this question, which waits, than before it."""
         first = self._turns["predict"].oldest() is question
         return first or self._ripe(now_s, clients)
 
-    def forget(self, question: Question) -> None:
+    def forget(self, question: PendingQuestion) -> None:
         """It was answered, refused, or nobody wants it any more."""
         self._turns[question.work].remove(question)
         held = self._held.get(question.client, 0) - 1
@@ -251,12 +255,12 @@ class RequestQueue:
         else:
             self._held.pop(question.client, None)
 
-    def late(self, now_s: float) -> list[Question]:
+    def late(self, now_s: float) -> list[PendingQuestion]:
         """Those that wait and that nobody waits for any more."""
         waiting = self.everything()
         return [each for each in waiting if each.gone or each.deadline_s <= now_s]
 
-    def everything(self) -> list[Question]:
+    def everything(self) -> list[PendingQuestion]:
         """All that wait."""
         return [each for turns in self._turns.values() for each in turns.arrived]
 
@@ -273,7 +277,7 @@ class RequestQueue:
         oldest = require_value(turns.oldest())
         return now_s - oldest.arrived_s >= settings.max_delay_ms / 1000
 
-    def _fitting(self, first: Question, rows: int) -> Question | None:
+    def _fitting(self, first: PendingQuestion, rows: int) -> PendingQuestion | None:
         """The next one that fits; the first always does."""
         for client, queue in self._turns["predict"].waiting.items():
             alone = not self._mixed and client != first.client

@@ -24,8 +24,8 @@ from sealift.errors import (
     visible,
 )
 from sealift.ids import Buffer
-from sealift.serve.arrivals import Arrivals
-from sealift.serve.batching import Question
+from sealift.serve.arrivals import SocketWatcher
+from sealift.serve.batching import PendingQuestion
 from sealift.serve.protocol import (
     MAX_LINE_CHARACTERS,
     BusyError,
@@ -83,7 +83,7 @@ class ClientSession:
         settings: ServingTable,
         clock: Callable[[], float],
         metrics: ServerMetrics,
-        arrivals: Arrivals,
+        arrivals: SocketWatcher,
         identity: object = None,
     ) -> None:
         self._session = session
@@ -94,14 +94,14 @@ class ClientSession:
         self._settings = settings
         self._clock = clock
         self._metrics = metrics
-        self._open: dict[int, Question] = {}
+        self._open: dict[int, PendingQuestion] = {}
         self._outbox: deque[tuple[Header, Buffer, bool]] = deque()
         self._full_s, self._full_since_s = 0.0, math.inf
         self._changed = threading.Condition()
         self._ending = False
         self._arrivals = arrivals
         self._reading = threading.Lock()
-        self._attended = False  # whether ``Arrivals`` reads
+        self._attended = False  # whether ``SocketWatcher`` reads
         self._heard_s = 0.0
         self._begun: bytes | None = None
         self._failed: Exception | None = None
@@ -147,7 +147,7 @@ class ClientSession:
         self._take(packet)
 
     def _attend(self) -> bytes | None:
-        """Leave the reading to ``Arrivals`` until this thread has to wait for something.
+        """Leave the reading to ``SocketWatcher`` until this thread has to wait for something.
 
         Returns:
             What came of a packet whose rest this thread has to read; None if nothing did.
@@ -181,7 +181,7 @@ class ClientSession:
                 self._changed.wait(left_s)
 
     def _read_now(self) -> bool:
-        """In the thread of ``Arrivals``: take what is here; True if there may be more."""
+        """In the thread of ``SocketWatcher``: take what is here; True if there may be more."""
         with self._reading:
             if not self._attended:
                 return False
@@ -247,7 +247,7 @@ class ClientSession:
 
     def _ask(self, header: InferenceRequest, payload: Buffer) -> None:
         self._check(header, payload)
-        question = Question(
+        question = PendingQuestion(
             client=self._client,
             identity=self._identity,
             work=header.work,

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final
 
 from sealift.errors import PeerError, SealiftError
-from sealift.serve.batching import Question, RequestQueue
+from sealift.serve.batching import PendingQuestion, RequestQueue
 from sealift.serve.modelworker import ModelWorker
 from sealift.serve.protocol import busy
 from sealift.train.job.settings import ServingTable
@@ -75,7 +75,7 @@ class ServerMetrics:
 @dataclass(eq=False, slots=True)
 class _Stream:
     number: int
-    question: Question
+    question: PendingQuestion
     steps: int = 0
     moved_s: float = 0.0  # when its client last took something
     stalled_s: float = 0.0  # how long its client had taken nothing before it began
@@ -116,7 +116,7 @@ class Scheduler:
         self._numbers = 0
         self._streams_next = False
 
-    def ask(self, question: Question) -> None:
+    def ask(self, question: PendingQuestion) -> None:
         """Let a question wait for its turn.
 
         Raises:
@@ -137,7 +137,7 @@ class Scheduler:
             self._metrics.refused("busy")
             each.refuse(busy("other clients have fewer rows waiting", LOOK_S))
 
-    def cancel(self, question: Question) -> None:
+    def cancel(self, question: PendingQuestion) -> None:
         """Nobody waits for it any more."""
         with self._changed:
             question.gone = True
@@ -168,7 +168,7 @@ class Scheduler:
         for each in self._leftovers():
             self._refuse(each, self._stopping or stopping())
 
-    def _leftovers(self) -> list[Question]:
+    def _leftovers(self) -> list[PendingQuestion]:
         with self._changed:
             streams = [each.question for each in self._streams]
             self._streams.clear()
@@ -239,7 +239,7 @@ class Scheduler:
         without[question.identity] -= 1
         return self._queue.awaits_place(without)
 
-    def _predict(self, batch: list[Question]) -> None:
+    def _predict(self, batch: list[PendingQuestion]) -> None:
         began_s = self._clock()
         rows = sum(each.rows for each in batch)
         try:
@@ -255,7 +255,9 @@ class Scheduler:
         self._metrics.add("rows", rows)
         self._route(batch, found, len(found) // rows)
 
-    def _route(self, batch: list[Question], found: memoryview, row_bytes: int) -> None:
+    def _route(
+        self, batch: list[PendingQuestion], found: memoryview, row_bytes: int
+    ) -> None:
         at = 0
         for each in batch:
             end = at + each.rows * row_bytes
@@ -263,14 +265,14 @@ class Scheduler:
             each.deliver(found[at:end], each.rows, final=True)
             at = end
 
-    def _fail(self, batch: list[Question], error: SealiftError) -> None:
+    def _fail(self, batch: list[PendingQuestion], error: SealiftError) -> None:
         if len(batch) == 1:
             self._refuse(batch[0], error)
             return
         for each in batch:
             self._predict([each])
 
-    def _begin(self, question: Question) -> None:
+    def _begin(self, question: PendingQuestion) -> None:
         self._numbers += 1
         stream = _Stream(
             self._numbers,
@@ -327,7 +329,7 @@ class Scheduler:
         with self._changed:
             self._streams.remove(stream)
 
-    def _give_up(self, late: list[Question]) -> None:
+    def _give_up(self, late: list[PendingQuestion]) -> None:
         for each in late:
             refusal = PeerError(
                 "the server did not process the request in time",
@@ -335,16 +337,16 @@ class Scheduler:
             )
             self._refuse(each, refusal)
 
-    def _finish(self, question: Question) -> None:
+    def _finish(self, question: PendingQuestion) -> None:
         self._forget(question)
         self._metrics.answered(self._clock() - question.arrived_s)
 
-    def _refuse(self, question: Question, error: SealiftError) -> None:
+    def _refuse(self, question: PendingQuestion, error: SealiftError) -> None:
         self._forget(question)
         self._metrics.refused("cancelled" if question.gone else error.code)
         question.refuse(error)
 
-    def _forget(self, question: Question) -> None:
+    def _forget(self, question: PendingQuestion) -> None:
         question.payload = b""
         with self._changed:
             self._queue.forget(question)

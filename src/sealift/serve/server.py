@@ -27,7 +27,7 @@ from sealift.release.agreement import KeyLease, Resource
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.log.entries import SignedTreeHead
 from sealift.serve.admission import FirstFrame
-from sealift.serve.arrivals import Arrivals
+from sealift.serve.arrivals import SocketWatcher
 from sealift.serve.clientsession import ClientSession
 from sealift.serve.modelworker import ModelWorker
 from sealift.serve.protocol import VERSION, ServerWelcome
@@ -118,7 +118,7 @@ class Server:
         self._sink = sink
         self.metrics = ServerMetrics()
         self._scheduler: Scheduler | None = None
-        self._arrivals = Arrivals()
+        self._arrivals = SocketWatcher()
         self._head: SignedTreeHead | None = None
         self._sessions: set[ClientSession] = set()
         self._changed = threading.Condition()

@@ -32,7 +32,7 @@ from sealift.train.job.rejoin import Rejoining
 from sealift.train.job.rolesetup import boot_clock, given, set_up_rank
 from sealift.train.job.settings import parse_address
 from sealift.train.job.talk import open_events
-from sealift.train.ranks.process import open_rank, torchrun_rank
+from sealift.train.ranks.rank import open_rank, torchrun_rank
 from sealift.train.sandbox.confine import Confinement
 from sealift.travel.visit.memory import overwrite_live_pools, restart_overwriting
 

@@ -43,11 +43,13 @@ from sealift.travel.peers import (
     registry_of,
     relay_name,
 )
-from sealift.travel.visit.farewell import await_end, receive_receipt, send_finished
 from sealift.travel.visit.messages import (
     FAREWELL_S,
     Finished,
+    await_end,
     receive_message,
+    receive_receipt,
+    send_finished,
 )
 
 Task = Callable[[], None]

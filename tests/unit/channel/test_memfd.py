@@ -15,7 +15,7 @@ import threading
 
 import pytest
 
-from sealift.channel.transport import memfdoffer
+from sealift.channel.transport import memfd as memfdoffer
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.errors import (
     MalformedError,
@@ -274,7 +274,7 @@ def test_a_borrowed_frame_is_given_back_once():
 
 ECHO = """
 import socket, sys
-from sealift.channel.transport import memfdoffer
+from sealift.channel.transport import memfd as memfdoffer
 from sealift.channel.transport.memfd import MemfdTransport
 transport = MemfdTransport.accept(socket.socket(fileno=int(sys.argv[1])))
 while (frame := transport.receive(30)) != b"stop":

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sealift.collective.charter import EPOCH_BYTES, Charter
 from sealift.collective.group import SealedGroup
+from sealift.collective.meeting import EPOCH_BYTES, Charter
 from sealift.crypto.sign import SigningKey
 from sealift.errors import IntegrityError, PeerError, SealiftError
 from sealift.ids import Digest

@@ -19,7 +19,7 @@ from sealift.channel.select import select_device
 from sealift.crypto.keys import SecretKey
 from sealift.data import SealedDataLoader, SealedDataset
 from sealift.data.loader import memories
-from sealift.data.loader.devicewindows import DeviceWindows
+from sealift.data.loader.memories import DeviceWindows
 from sealift.data.schema.rows import pack
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import (

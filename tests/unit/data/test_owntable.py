@@ -15,10 +15,9 @@ from sealift.data.schema.owntable import (
 )
 from sealift.data.schema.rows import unpack
 from sealift.data.schema.schema import Schema
-from sealift.data.sources.csvfiles.owndraft import draft_own_table
-from sealift.data.sources.csvfiles.reader import read_rows
+from sealift.data.sources.csvfiles.draft import draft_own_table
+from sealift.data.sources.csvfiles.reader import read_rows, unlisted_texts
 from sealift.data.sources.csvfiles.structure import look_at
-from sealift.data.sources.csvfiles.unlisted import unlisted_texts
 from sealift.data.sources.problems import Problems
 from sealift.data.sources.source import NO_OPTIONS, SourceOptions
 from sealift.data.sources.table import draft_schema, open_table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sealift.data.schema.document import parse_schema
-from sealift.data.sources.csvfiles.unlisted import unlisted_texts
+from sealift.data.sources.csvfiles.reader import unlisted_texts
 
 SCHEMA = parse_schema(
     b'[[fields]]\nname = "ward"\ndtype = "int64"\ncategories = ["a", "b"]\n'

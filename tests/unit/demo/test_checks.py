@@ -10,9 +10,9 @@ import pytest
 
 from sealift.crypto.sign import SigningKey, sign_document
 from sealift.demo.cheating import ZEROS
-from sealift.demo.checks import _check_wrong
 from sealift.demo.outcome import Verdict
 from sealift.demo.progress import AttackSeen, Progress
+from sealift.demo.run import _check_wrong
 from sealift.errors import AuthenticationError, IntegrityError, UnavailableError
 from sealift.ids import Digest
 from sealift.outsource.masked import WrongAnswer

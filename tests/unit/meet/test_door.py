@@ -14,7 +14,7 @@ import pytest
 from sealift.crypto.identity import create_identity
 from sealift.errors import PeerError, RefusedError
 from sealift.events import Event, discard
-from sealift.meet.door import (
+from sealift.meet.connection import (
     MAX_EACH,
     PROOF_S,
     Conversation,
@@ -212,7 +212,7 @@ def test_a_stranger_that_proves_nothing_loses_its_place(tmp_path: Path) -> None:
 def test_a_session_without_a_proof_ends(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sealift.meet.door.ARRIVE_S", 0.1)
+    monkeypatch.setattr("sealift.meet.connection.ARRIVE_S", 0.1)
     invitation, north = opened.invite("north"), create_identity("north")
     with (
         RelayClient.dial(opened.relay.address, "new-1") as client,

@@ -18,9 +18,15 @@ from sealift.errors import (
     SealiftError,
 )
 from sealift.ids import Digest
-from sealift.meet.invitation import PREFIX, Invitation, parse_invitation
-from sealift.meet.proof import Prover, prove_invited, verify_invited
-from sealift.meet.words import BEGINNINGS, ENDINGS, WORDS, words_of
+from sealift.meet.invitation import (
+    PREFIX,
+    Invitation,
+    Prover,
+    parse_invitation,
+    prove_invited,
+    verify_invited,
+)
+from sealift.meet.question import BEGINNINGS, ENDINGS, WORDS, words_of
 
 HOST = create_identity("host")
 NORTH = create_identity("north")

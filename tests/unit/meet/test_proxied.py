@@ -10,7 +10,7 @@ import pytest
 from sealift.crypto.identity import create_identity
 from sealift.errors import UnavailableError
 from sealift.events import discard
-from sealift.meet.door import Conversation, MeetingListener, places
+from sealift.meet.connection import Conversation, MeetingListener, places
 from sealift.meet.invitation import HOST
 from sealift.meet.messages import Ask, BringCard
 from sealift.session.relay.server import Relay

@@ -9,10 +9,9 @@ import pytest
 
 from sealift.numeric.kernels import portable_kernels
 from sealift.numeric.loops import F32
-from sealift.outsource.inputscales import NEAR_BITS, InputScales
 from sealift.outsource.masked import MaskedProducts
-from sealift.outsource.multiplier import Multiplier, Products
-from sealift.outsource.own.rounding import EVERY, RoundingWatch
+from sealift.outsource.module.model import EVERY, RoundingWatch
+from sealift.outsource.multiplier import NEAR_BITS, InputScales, Multiplier, Products
 from sealift.outsource.plain import PlainProducts
 from sealift.outsource.quantize import Operand, OperandId
 from sealift.outsource.terms import Backward, Direction, Forward, Layer

@@ -15,8 +15,8 @@ from sealift.errors import IntegrityError, JobError, UsageError
 from sealift.numeric.kernels import portable_kernels
 from sealift.numeric.loops import U32
 from sealift.outsource.masked import MaskedProducts, Share
-from sealift.outsource.own.door import Products
-from sealift.outsource.own.model import OutsourcedModel, outsource
+from sealift.outsource.module.model import OutsourcedModel, outsource
+from sealift.outsource.module.server import Products
 from sealift.outsource.plain import PlainProducts
 from sealift.outsource.terms import Backward, Direction, Layer
 from sealift.outsource.trace import StepKind

@@ -24,8 +24,8 @@ from sealift.errors import (
 from sealift.numeric.kernels import portable_kernels
 from sealift.outsource.compute import ShareProducts
 from sealift.outsource.masked import SHARES
-from sealift.outsource.own.model import OutsourcedModel, outsource
-from sealift.outsource.own.servers import ReachedServers, Servers
+from sealift.outsource.module.model import OutsourcedModel, outsource
+from sealift.outsource.module.servers import ReachedServers, Servers
 from sealift.outsource.plain import PlainProducts
 from tests.sim.ownservers import KERNELS, OwnWorld
 from tests.sim.reached import Reached
@@ -79,7 +79,7 @@ def test_servers_train_what_the_integer_reference_trains(world: OwnWorld) -> Non
 def test_the_door_for_users(
     world: OwnWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    door = "sealift.outsource.own.model.best_kernels"
+    door = "sealift.outsource.module.model.best_kernels"
     monkeypatch.setattr(door, portable_kernels)
     with sealift.outsource.outsource_module(
         make_model(), servers=world.path, key=world.client

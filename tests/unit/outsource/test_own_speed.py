@@ -12,11 +12,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from sealift.numeric.loops import F32
+from sealift.outsource.module.model import OutsourcedModel, outsource
+from sealift.outsource.module.server import StepRunner
+from sealift.outsource.module.servers import ReachedServers
+from sealift.outsource.module.speed import LayerSpeed
 from sealift.outsource.multiplier import Multiplier
-from sealift.outsource.own.door import StepRunner
-from sealift.outsource.own.model import OutsourcedModel, outsource
-from sealift.outsource.own.servers import ReachedServers
-from sealift.outsource.own.speed import LayerSpeed
 from sealift.outsource.terms import Backward, Forward, Layer
 from sealift.outsource.trace import Trace, without
 from tests.sim.ownservers import KERNELS, OwnWorld

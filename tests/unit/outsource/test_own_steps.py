@@ -13,7 +13,7 @@ from sealift.errors import IntegrityError, JobError
 from sealift.numeric.kernels import portable_kernels
 from sealift.numeric.loops import U32
 from sealift.outsource.masked import MaskedProducts, Share
-from sealift.outsource.own.model import outsource
+from sealift.outsource.module.model import outsource
 from sealift.outsource.terms import Direction, Layer
 from tests.sim.reached import Reached
 from tests.sim.shareservers import InPlaceServers

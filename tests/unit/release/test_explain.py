@@ -48,7 +48,7 @@ from sealift.release.agreement.explain import (
     explain,
     explain_lines,
 )
-from sealift.release.agreement.floor import EXCEPTIONS, require_allowed
+from sealift.release.agreement.holes import EXCEPTIONS, require_allowed
 from sealift.release.agreement.training import ParameterRule
 from tests.sim.served import Served
 from tests.worlds.consortium import make_consortium

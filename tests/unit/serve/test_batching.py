@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 
-from sealift.serve.batching import Question, RequestQueue, places_each
+from sealift.serve.batching import PendingQuestion, RequestQueue, places_each
 from sealift.serve.protocol import BusyError
 from sealift.train.job.settings import ServingTable
 
 
-def question(client: str, rows: int = 1, **more: object) -> Question:
+def question(client: str, rows: int = 1, **more: object) -> PendingQuestion:
     plain: dict = {
         "client": client,
         "work": "predict",
@@ -21,7 +21,7 @@ def question(client: str, rows: int = 1, **more: object) -> Question:
         "deliver": lambda rows, count, final: None,
         "refuse": lambda error: None,
     }
-    return Question(**{**plain, **more})
+    return PendingQuestion(**{**plain, **more})
 
 
 def make(*, mixed: bool = True, **changes: object) -> RequestQueue:

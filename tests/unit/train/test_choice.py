@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from sealift.errors import JobError, MalformedError, UsageError
-from sealift.train.loop.choice import BestState
 from sealift.train.loop.held import read_of
 from sealift.train.loop.states import TrainerState, TrainingState, parse_tensors
+from sealift.train.loop.trainer import BestState
 from sealift.train.plans import _check_choice
 from sealift.train.sandboxed.training import Training
 from sealift.travel.settings import TrainingSettings

@@ -36,7 +36,7 @@ from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.messages import AssignmentDone, Importing, to_bytes
 from sealift.train.worker.process import WorkerEnded, WorkerProcess
 from sealift.train.worker.requests import Area
-from sealift.travel.accelerator.setup import Loaded
+from sealift.travel.accelerator.setup import LoadedVisit
 from sealift.travel.settings import JobSettings
 from tests.sim import madeup_gpu
 from tests.sim.madeup_gpu import CLEAN, FAILS, HOST, PART, compute_there
@@ -199,7 +199,7 @@ def test_a_receipt_is_signed_over_that_account() -> None:
     stop = Stop(0, "ada", "ada-train", "train", 0, 20)
 
     def signed() -> ScrubSummary:
-        loaded = Loaded(0, 0)
+        loaded = LoadedVisit(0, 0)
         found = handout.receipt_for(VisitId.generate(), stop, loaded, {}, HOST)
         return verify_receipt(found).scrub
 

@@ -24,7 +24,7 @@ from sealift.errors import JobError
 from sealift.ids import Digest
 from sealift.train.loop.tasks import SliceTask, StepForm
 from sealift.train.loop.trainer import Trainer
-from sealift.train.sandboxed import receiver, recipeworker
+from sealift.train.sandboxed import recipeworker
 from sealift.train.sandboxed.carryout import rehearse_beforehand
 from sealift.train.sandboxed.parentpipe import map_area
 from sealift.train.sandboxed.placement import HERE
@@ -172,10 +172,12 @@ def test_what_comes_for_a_task_is_in_no_other_threads_reach(
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     window = theirs.detach()
     if not apart:
-        monkeypatch.setattr(receiver, "leave_descriptors", lambda: None)
-        monkeypatch.setattr(receiver, "close_others", lambda _kept: None)
+        monkeypatch.setattr(recipeworker, "leave_descriptors", lambda: None)
+        monkeypatch.setattr(recipeworker, "close_others", lambda _kept: None)
         window = os.dup(spare := window)
-        monkeypatch.setattr(receiver.TaskReceiver, "_close_window", lambda _self: None)
+        monkeypatch.setattr(
+            recipeworker.TaskReceiver, "_close_window", lambda _self: None
+        )
     arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
     looked = threading.Event()
 
@@ -184,8 +186,8 @@ def test_what_comes_for_a_task_is_in_no_other_threads_reach(
         looked.wait()
         return map_area(descriptor, length, start)
 
-    monkeypatch.setattr(receiver, "map_area", map_slowly)
-    made = receiver.TaskReceiver(window, filtered=False)
+    monkeypatch.setattr(recipeworker, "map_area", map_slowly)
+    made = recipeworker.TaskReceiver(window, filtered=False)
     made.begin()
     with ours, FileIO(os.memfd_create("rows"), "r+") as file:
         file.write(b"bytes" + bytes(4091))

@@ -15,8 +15,8 @@ from sealift.release.agreement.statements import SignedStatement, sign_statement
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.session.session import Session
-from sealift.travel.accelerator import arrivals as room
-from sealift.travel.accelerator.arrivals import Arrivals
+from sealift.travel.accelerator import visits as room
+from sealift.travel.accelerator.visits import HolderArrivals
 from sealift.travel.visit.lease import Lease
 from sealift.travel.visit.messages import Said, receive_message, send_message
 from tests.sim.hands import WAIT_S
@@ -32,7 +32,7 @@ class Place:
     world: VisitWorld
     relay: Relay
     link: RelayClient
-    arrivals: Arrivals
+    arrivals: HolderArrivals
     heard: list[SignedStatement] = field(default_factory=list)
     sessions: dict[str, Session] = field(default_factory=dict)
     threads: list[threading.Thread] = field(default_factory=list)
@@ -78,7 +78,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
         relay.local_client("accelerator-0") as link,
     ):
         heard: list[SignedStatement] = []
-        arrivals = Arrivals(
+        arrivals = HolderArrivals(
             link, world.endpoint, world.agreement, time.monotonic, heard=heard.append
         )
         arrivals.start()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sealift.travel.accelerator.arrivals import Arrivals
+from sealift.travel.accelerator.visits import HolderArrivals
 from sealift.travel.orchestrator.sessions import MAX_GREETED, MAX_GREETED_EACH, Acceptor
 from sealift.travel.peers import registry_of, teller_name
 from tests.worlds.consortium import make_consortium
@@ -30,13 +30,13 @@ def test_strangers_cost_no_party_its_place_at_the_door(stranger: str) -> None:
 def test_each_party_comes_once_at_a_time_to_say_something() -> None:
     """One semaphore for all would be held by whoever calls itself a teller."""
     parties = [each.name for each in AGREEMENT.agreement.parties]
-    arrivals = Arrivals(NOBODY, NOBODY, AGREEMENT, NOBODY, heard=NOBODY)
+    arrivals = HolderArrivals(NOBODY, NOBODY, AGREEMENT, NOBODY, heard=NOBODY)
     assert arrivals._tellers == {teller_name(each) for each in parties}
 
 
 def test_nobody_else_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
-    arrivals = Arrivals(NOBODY, NOBODY, AGREEMENT, NOBODY, heard=NOBODY)
+    arrivals = HolderArrivals(NOBODY, NOBODY, AGREEMENT, NOBODY, heard=NOBODY)
     monkeypatch.setattr(arrivals, "_listen", lambda each: heard.append(each.peer_name))
 
     class Comer:

@@ -12,7 +12,6 @@ from sealift.cli.roles.join import _job_ended
 from sealift.codec import encode_named
 from sealift.errors import MalformedError
 from sealift.ids import Digest
-from sealift.travel.visit.farewell import receive_receipt, send_finished
 from sealift.travel.visit.messages import (
     MAX_RUN_RECEIPT_BYTES,
     PART_BYTES,
@@ -20,6 +19,8 @@ from sealift.travel.visit.messages import (
     Output,
     message_name,
     receive_message,
+    receive_receipt,
+    send_finished,
 )
 from tests.worlds.consortium import make_consortium
 

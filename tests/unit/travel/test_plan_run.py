@@ -16,8 +16,7 @@ from sealift.ids import VisitId
 from sealift.release.agreement import Purpose
 from sealift.travel.orchestrator.job import Orchestrator
 from sealift.travel.orchestrator.sessions import LiveSessions
-from sealift.travel.orchestrator.tally import Tally
-from sealift.travel.orchestrator.visits import SHORTEST_PAUSE_S, PlanRun
+from sealift.travel.orchestrator.visits import SHORTEST_PAUSE_S, PlanRun, StopTally
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.messages import (
     Failed,
@@ -66,7 +65,7 @@ class Trip:
             self.live.enter(self.holders[name])  # type: ignore[arg-type]
         self.events: list[Event] = []
         self.kept: list[Output] = []
-        self.tally = Tally()
+        self.tally = StopTally()
         self.plan_run = self.make()
 
     def make(self) -> PlanRun:

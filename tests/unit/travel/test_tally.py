@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from sealift.travel.orchestrator.tally import Tally
+from sealift.travel.orchestrator.visits import StopTally
 from sealift.travel.visit.messages import Failed
 
 
 def test_groups_that_are_done_again_are_counted_once() -> None:
-    tally = Tally({(0, "a"), (1, "b"), (2, "c")}, {(1, "a"), (5, "z")})
+    tally = StopTally({(0, "a"), (1, "b"), (2, "c")}, {(1, "a"), (5, "z")})
     tally.forget_from(1)
-    assert tally == Tally({(0, "a")}, set())
+    assert tally == StopTally({(0, "a")}, set())
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_groups_that_are_done_again_are_counted_once() -> None:
     ],
 )
 def test_what_lasts_is_not_hoped_for(code: str, left: bool, lasts: bool) -> None:
-    tally = Tally({(0, "a")})
+    tally = StopTally({(0, "a")})
     tally.skip(1, "a", Failed(code, "so"), left=left)
     assert tally.may_count(0, "a")  # it was trained on before
     assert not tally.may_count(1, "a")

@@ -28,7 +28,7 @@ from sealift.channel.device.device import RecordPlace
 from sealift.crypto.aead import TAG_BYTES, Suite
 from sealift.errors import UsageError
 
-Place = Literal[
+BufferName = Literal[
     "records",  # the array of records (64 bytes each)
     "aad",  # all associated data, one behind the other
     "key",  # the expanded key
@@ -69,12 +69,12 @@ class Launch:
     Attributes:
         kernel: Its name in the module.
         grid: How it is spread.
-        arguments: In order; a ``Place`` stands for the address of it.
+        arguments: In order; a ``BufferName`` stands for the address of it.
     """
 
     kernel: str
     grid: Grid
-    arguments: tuple[Place | Word32 | Word64, ...]
+    arguments: tuple[BufferName | Word32 | Word64, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,9 @@ def to_arguments(launch: Launch, places: Mapping[str, int]) -> tuple[Argument, .
     return tuple(_to_argument(each, places) for each in launch.arguments)
 
 
-def _to_argument(each: Place | Word32 | Word64, places: Mapping[str, int]) -> Argument:
+def _to_argument(
+    each: BufferName | Word32 | Word64, places: Mapping[str, int]
+) -> Argument:
     if isinstance(each, Word32):
         return ctypes.c_uint32(each.value)
     if isinstance(each, Word64):
@@ -176,7 +178,7 @@ CHACHA_ONE_TIME_BYTES: Final = 2704
 _RECORDS_OF_MASK_BLOCK: Final = 8 * THREADS
 _WAVES: Final = 3  # blocks per place on the GPU, so that the last wave wastes little
 _BLOCK_BYTES: Final = 16 * THREADS  # what a block of threads scrubs at a time
-_ENDS: Final[dict[str, tuple[Place, Place]]] = {
+_ENDS: Final[dict[str, tuple[BufferName, BufferName]]] = {
     "open": ("sealed", "plain"),
     "seal": ("plain", "sealed"),
 }
@@ -288,7 +290,7 @@ def _plan(
     name = f"sealift_{each.name}"
     if suite is Suite.AES_256_GCM:
         masking = _ceil(shape.num_records, _RECORDS_OF_MASK_BLOCK)
-        hashed: tuple[Place, ...] = ("key", "aad", "scratch")
+        hashed: tuple[BufferName, ...] = ("key", "aad", "scratch")
         before: tuple[Launch, ...] = ()
     else:
         masking, hashed = 0, ("aad", "scratch")
@@ -307,15 +309,15 @@ def _plan(
 
 
 def _judging(
-    name: str, shape: BatchShape, hashed: tuple[Place | Word32, ...]
+    name: str, shape: BatchShape, hashed: tuple[BufferName | Word32, ...]
 ) -> tuple[Launch, ...]:
     grid = Grid(shape.num_records, THREADS)
-    ends: tuple[Place, ...] = ("sealed", "plain", "verdicts")
+    ends: tuple[BufferName, ...] = ("sealed", "plain", "verdicts")
     return (Launch(f"{name}_judge", grid, ("records", *hashed, *ends)),)
 
 
 def _placing(
-    name: str, shape: BatchShape, hashed: tuple[Place | Word32, ...]
+    name: str, shape: BatchShape, hashed: tuple[BufferName | Word32, ...]
 ) -> tuple[Launch, ...]:
     grid = Grid(shape.num_records, THREADS)
     place = Launch(

@@ -13,7 +13,14 @@ from typing import Any, Final, NamedTuple
 from sealift.channel.cuda.core import Core
 from sealift.channel.cuda.driver import Grid
 from sealift.channel.cuda.memory import CudaMemory, own_memory
-from sealift.channel.cuda.plan import THREADS, KernelPlan, Launch, Place, Word32, Word64
+from sealift.channel.cuda.plan import (
+    THREADS,
+    BufferName,
+    KernelPlan,
+    Launch,
+    Word32,
+    Word64,
+)
 from sealift.channel.cuda.streams import HoldsUp, Ticket
 from sealift.channel.device.device import DeviceTensor, check_range
 from sealift.errors import UsageError
@@ -73,7 +80,10 @@ def first_odd(core: Core, tensor: DeviceTensor) -> int | None:
 
 
 def _plan(
-    core: Core, name: str, tensor: DeviceTensor, *arguments: Place | Word32 | Word64
+    core: Core,
+    name: str,
+    tensor: DeviceTensor,
+    *arguments: BufferName | Word32 | Word64,
 ) -> KernelPlan:
     """One kernel over the elements.
 

@@ -7,16 +7,26 @@ Each is opened as soon as it is there. Tags are computed and compared at the end
 launch, and so is the refusal: a record that is not genuine takes the plaintext of the
 whole transfer with it, before the verdicts are sent back, in one copy. If anything fails
 before that, what was opened is overwritten and nothing is told.
+
+How a transfer is cut: what crosses at once, and what can be opened then. Pure values.
+
+Each piece takes two thirds of what is left. What opens a piece then ends before the rest
+has crossed, for a GPU opens more than twice what its bus brings; only the last piece is
+opened while nothing crosses, and it is short. So a transfer of any length has few pieces,
+and one more costs a crossing's toll: the shortest piece is what a GPU opens in that time.
+In confidential mode, where crossings wait for one another, there are fewer and larger ones.
+Pieces end anywhere; a segment of a record is opened with the piece that brings its end.
 """
 
 from __future__ import annotations
 
 import ctypes
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from sealift.channel.cuda.batches import (
     CudaKey,
@@ -28,15 +38,6 @@ from sealift.channel.cuda.batches import (
 from sealift.channel.cuda.core import Core, Ready
 from sealift.channel.cuda.driver import Argument, Grid, PreparedCall
 from sealift.channel.cuda.memory import CudaMemory
-from sealift.channel.cuda.pieces import (
-    Arrived,
-    Items,
-    PieceCopy,
-    Range,
-    Segmented,
-    cut,
-    least_piece,
-)
 from sealift.channel.cuda.plan import (
     FIRST_ITEM,
     RECORD_BYTES,
@@ -47,7 +48,113 @@ from sealift.channel.cuda.plan import (
 from sealift.channel.cuda.staging import BatchTable, writable_address
 from sealift.channel.cuda.streams import HoldsUp, Point, Ticket, on_device
 from sealift.channel.device.device import DeviceEvent, RecordPlace, check_transfer
+from sealift.crypto.aead import TAG_BYTES
 from sealift.errors import UnavailableError
+
+OPENED_BYTES_PER_S: Final = 150e9
+"""What a GPU opens, roughly: it only decides how transfers are cut."""
+LEAST_BYTES: Final = 1 << 20
+"""Below that, opening is a matter of time for one segment, not of bytes."""
+
+Range = tuple[int, int]
+"""Start and end."""
+Items = tuple[int, int, int]
+"""Number of a group, its first item and the one behind its last (``plan.PiecePlan``)."""
+SegmentIndex = tuple[int, int]
+"""Number of a record, and of a segment of it."""
+
+
+class PieceCopy(NamedTuple):
+    """One copy.
+
+    Attributes:
+        part: Which range it is of.
+        start: Its first byte.
+        end: Behind its last.
+    """
+
+    part: int
+    start: int
+    end: int
+
+
+class Segmented(NamedTuple):
+    """Records of one key, and how they are cut into segments."""
+
+    places: Sequence[RecordPlace]
+    segments: int
+    segment_bytes: int
+
+
+def least_piece(toll_s: float) -> int:
+    """The shortest piece.
+
+    Args:
+        toll_s: What one more crossing costs.
+    """
+    return max(LEAST_BYTES, int(toll_s * OPENED_BYTES_PER_S))
+
+
+def cut(ranges: Sequence[Range], least: int) -> Iterator[list[PieceCopy]]:
+    """Pieces that cover all ranges, each the copies that bring it; a range ends a copy."""
+    left = sum(end - start for start, end in ranges)
+    size, piece = _piece(left, least), list[PieceCopy]()
+    for part, (start, end) in enumerate(ranges):
+        at = start
+        while at < end:
+            nbytes = min(size, end - at)
+            piece.append(PieceCopy(part, at, at + nbytes))
+            at, left, size = at + nbytes, left - nbytes, size - nbytes
+            if not size:
+                yield piece
+                size, piece = _piece(left, least), []
+
+
+def _piece(left: int, least: int) -> int:
+    size = max(left - left // 3, least)
+    return left if left - size < least // 2 else size
+
+
+class Arrived:
+    """Which items are whole once so many bytes have crossed.
+
+    Args:
+        groups: Records in the order in which they cross.
+    """
+
+    def __init__(self, groups: Sequence[Segmented]) -> None:
+        self._groups = groups
+        self._places = [place for group in groups for place in group.places]
+        self._starts = [place.sealed_offset for place in self._places]
+        self._of = [group for group in groups for _ in group.places]
+        self._behind: SegmentIndex = (0, 0)
+
+    def until(self, byte: int) -> list[Items]:
+        """Items that are whole when ``byte`` is reached, and were not told before."""
+        begin, self._behind = self._behind, self._place(byte)
+        found, base = [], 0
+        for number, (places, segments, _) in enumerate(self._groups):
+            total = len(places) * segments
+            first, last = (
+                min(max((record - base) * segments + segment, 0), total)
+                for record, segment in (begin, self._behind)
+            )
+            if first < last:
+                found.append((number, first, last))
+            base += len(places)
+        return found
+
+    def _place(self, byte: int) -> SegmentIndex:
+        """The first record and segment that is not whole."""
+        number = bisect_right(self._starts, byte) - 1
+        if number < 0:
+            return 0, 0
+        place = self._places[number]
+        inside = byte - place.sealed_offset
+        if inside >= place.plaintext_bytes + TAG_BYTES:
+            return number + 1, 0
+        whole = min(inside, place.plaintext_bytes) // self._of[number].segment_bytes
+        return number, whole
 
 
 @dataclass(frozen=True)

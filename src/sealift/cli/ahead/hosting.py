@@ -10,8 +10,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from sealift.cli.ahead import looks, planned
-from sealift.cli.ahead.dryrun import Checks, Unknown, show
+from sealift.cli.ahead import looks
+from sealift.cli.ahead.dryrun import (
+    BROKER,
+    ORCHESTRATOR,
+    RANK,
+    UNMEASURED,
+    Checks,
+    Unknown,
+    show,
+)
 from sealift.cli.console import say
 from sealift.codec import parse_toml
 from sealift.crypto.identity import create_identity
@@ -19,7 +27,6 @@ from sealift.data.schema.document import load_schema
 from sealift.errors import UsageError
 from sealift.events import wall_clock
 from sealift.ids import check_name
-from sealift.meet.book import MeetingState
 from sealift.meet.declaration import (
     declaration_of,
     demand_dialable,
@@ -28,6 +35,7 @@ from sealift.meet.declaration import (
     try_recipe,
 )
 from sealift.meet.invitation import HOST, Invitation
+from sealift.meet.state import MeetingState
 from sealift.meet.terms import Declaration, proposed_agreement
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.explain import count, explain
@@ -123,11 +131,11 @@ class _Hosting:
 
     def _runs(self) -> Iterator[str]:
         yield f"{HOST}: the meeting, at {self.args.listen}, until all parties have signed"
-        yield f"{HOST}: {planned.ORCHESTRATOR}, at the same address"
+        yield f"{HOST}: {ORCHESTRATOR}, at the same address"
         for each in self._invited:
             yield f"{each.name}: `sealift join`, which asks, and compares the table on that machine"
-            yield f"{each.name}: {planned.BROKER}"
-            yield f"{each.name}: {planned.RANK}"
+            yield f"{each.name}: {BROKER}"
+            yield f"{each.name}: {RANK}"
 
     def _terms(self) -> Iterator[str]:
         """What each party is asked, here as the first one reads it."""
@@ -143,7 +151,7 @@ class _Hosting:
             "parallel; the number of rows is known when they have joined"
         )
         yield (
-            planned.UNMEASURED
+            UNMEASURED
             if not step_s
             else (
                 f"a step with random rows took {step_s * 1000:.3g} ms on this machine: about "

@@ -9,14 +9,14 @@ from pathlib import Path
 from sealift.channel.record.outputfile import open_output
 from sealift.cli.ahead import looks
 from sealift.cli.ahead.dryrun import Checks
-from sealift.cli.ahead.network import Network
+from sealift.cli.ahead.looks import Network
 from sealift.cli.data import source_options
 from sealift.cli.meeting.guest import brought_by, percent_of
 from sealift.cli.meeting.place import open_folder, read_invitation
 from sealift.data.schema.document import schema_from_plain
 from sealift.data.schema.owntable import FILE, load_own_table
 from sealift.data.schema.schema import Schema
-from sealift.data.sources.csvfiles.owndraft import draft_own_table
+from sealift.data.sources.csvfiles.draft import draft_own_table
 from sealift.data.sources.csvfiles.structure import look_at
 from sealift.data.sources.problems import Problems
 from sealift.data.sources.table import infer_schema, is_text, open_table, tell_numbers

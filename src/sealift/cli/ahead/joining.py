@@ -9,7 +9,7 @@ from typing import Final
 
 from sealift.cli.ahead import looks
 from sealift.cli.ahead.dryrun import Checks, Unknown, show_job
-from sealift.cli.ahead.network import Network
+from sealift.cli.ahead.looks import Network
 from sealift.cli.console import unlock
 from sealift.cli.judging import equip_from
 from sealift.cli.roles import require_data_owner

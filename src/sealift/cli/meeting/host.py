@@ -28,7 +28,7 @@ from sealift.errors import (
 )
 from sealift.events import Event, Sink, discard, wall_clock
 from sealift.ids import MAX_RANKS, check_name
-from sealift.meet.book import MeetingState
+from sealift.meet.connection import MeetingListener, places
 from sealift.meet.declaration import (
     declaration_of,
     demand_dialable,
@@ -38,12 +38,12 @@ from sealift.meet.declaration import (
     training_of,
     try_recipe,
 )
-from sealift.meet.door import MeetingListener, places
 from sealift.meet.folder import PartyFolder
 from sealift.meet.host import Host
 from sealift.meet.invitation import HOST
 from sealift.meet.messages import Run
 from sealift.meet.runs import MODEL_NAME, MeetingRun, chosen_run, read_run
+from sealift.meet.state import MeetingState
 from sealift.release.agreement.code import find_assets, measure_assets, measure_bundle
 from sealift.release.agreement.signed import (
     SignedAgreement,

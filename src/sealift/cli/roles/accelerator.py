@@ -1,4 +1,7 @@
-"""``sealift accelerator``: owns the device; model and rows are in this process only."""
+"""``sealift accelerator``: owns the device; model and rows are in this process only.
+
+``sealift accelerator`` with the plan ``ddp``: a rank, which trains beside others.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from sealift.attest.evidence import Attester, measuring
-from sealift.cli.console import say
+from sealift.cli.arguments import Parser
+from sealift.cli.console import say, show
 from sealift.cli.roles import (
     add_host_arguments,
     add_role_arguments,
@@ -17,8 +21,8 @@ from sealift.cli.roles import (
     set_up_role,
 )
 from sealift.cli.roles.attester import add_attester_arguments, evidence_places
-from sealift.cli.roles.rank import add_rank_arguments, run_rank
 from sealift.release.agreement.code import load_assets, load_bundle
+from sealift.session.direct import PathDialler
 from sealift.session.directhost import DirectHost
 from sealift.session.relay.client import RelayClient
 from sealift.train.job.accelerator import Accelerator
@@ -28,7 +32,9 @@ from sealift.train.job.rejoin import Joined, Rejoining
 from sealift.train.job.releasedkeys import enrol_where_missing
 from sealift.train.job.rolesetup import RoleSetup, boot_clock
 from sealift.train.job.runningjob import MOST, JobShapes, Restarts
+from sealift.train.job.settings import parse_address
 from sealift.train.job.signals import on_second_signal
+from sealift.train.output.results import PartResult
 from sealift.train.sandbox import kernel as limits
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.travel.peers import accelerator_names
@@ -36,6 +42,68 @@ from sealift.travel.visit.memory import (
     overwrite_live_pools,
     restart_overwriting,
 )
+
+
+def _add_rank_arguments(parser: Parser) -> None:
+    """Add what a rank takes besides."""
+    group = parser.add_argument_group("for plan ddp")
+    group.add_argument(
+        "--rank",
+        type=int,
+        metavar="N",
+        help="this rank's number; not needed if rows stay with their owners",
+    )
+    group.add_argument(
+        "--sealed",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="folders with sealed files and cards; default: beside the job",
+    )
+    group.add_path(
+        "--receipts",
+        metavar="DIR",
+        help="receipts of each use of rows; default: receipts/NAME beside the job",
+    )
+    group.add_argument(
+        "--dial",
+        metavar="HOST:PORT",
+        action="append",
+        default=[],
+        help="connect directly to an earlier rank at this --direct address only",
+    )
+
+
+def run_rank(args: argparse.Namespace, setup: RoleSetup, attester: Attester) -> int:
+    """Train beside the others until the job has ended."""
+    from sealift.train.ranks.rank import open_rank, rank_of  # most have no rank
+
+    for place in args.dial:
+        parse_address(place)  # whoever mistypes one hears of it now
+    home, name = setup.folder, setup.job.name
+    rejoining = Rejoining(setup.job.run.rejoin_s, sink=setup.sink)
+    with (
+        direct_host_of(args, setup.sink) as direct_host,
+        open_rank(
+            setup,
+            rank_of(setup, args.rank),
+            attester,
+            sealed=args.sealed or [home],
+            receipts=args.receipts or home / "receipts" / name,
+            state=args.state or home / "state" / name,
+            direct_host=direct_host,
+            dialler=PathDialler(local=not args.relay_only, places=args.dial),
+            clock=boot_clock,
+            must_resume=args.must_resume,
+            tell=say,
+        ) as process,
+    ):
+        rejoining.run(lambda joined: process.serve(rejoining.dial_s, joined))
+        receipts = process.places.receipts
+    facts: PartResult = {"rank": process.rank, "receipts": receipts.kept}
+    show(facts, as_json=not sys.stdout.isatty(), width=9)
+    return 0
 
 
 def add_parser(subparsers: Any) -> None:
@@ -56,7 +124,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_path("--state", metavar="DIR", help=text)
     parser.add_flag("--must-resume", "fail if there is no checkpoint to continue from")
     add_host_arguments(parser)
-    add_rank_arguments(parser)
+    _add_rank_arguments(parser)
     add_attester_arguments(parser)
 
 

@@ -26,6 +26,7 @@ from sealift.cli.roles import (
     require_data_owner,
     set_up_role,
 )
+from sealift.cli.roles.accelerator import run_rank
 from sealift.cli.roles.attester import add_attester_arguments, evidence_places
 from sealift.cli.roles.broker import (
     BrokerBeside,
@@ -33,7 +34,6 @@ from sealift.cli.roles.broker import (
     broker_command,
     statements_folder,
 )
-from sealift.cli.roles.rank import run_rank
 from sealift.cli.view import add_view_argument, view_beside, write_report
 from sealift.errors import (
     JobError,

@@ -18,7 +18,7 @@ from sealift.errors import PolicyError
 from sealift.events import Sink, emit, unfailing, wall_clock
 from sealift.ids import Role
 from sealift.outsource.masked import SHARES, Share
-from sealift.outsource.own.servers import Servers
+from sealift.outsource.module.servers import Servers
 from sealift.release.agreement.signed import load_verified
 from sealift.release.files import read_whole
 from sealift.session.endpoint import Endpoint, PeerPolicy

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from sealift.attest.level import Level
-from sealift.cli.agreement.documents import load_document
+from sealift.cli.agreement import load_document
 from sealift.cli.console import say
 from sealift.codec import parse_toml
 from sealift.data.schema.alike import demand_alike

@@ -96,9 +96,9 @@ def check_cells(rules: CellRules, kind: str, classes: int | None) -> None:
         _check_categories(rules, kind, classes)
     elif isinstance(rules.empty, str):
         if (rules.empty, kind) != ("nan", "float"):
-            raise _bad("empty", "the text for empty cells must be a category")
+            raise bad_schema("empty", "the text for empty cells must be a category")
     elif rules.empty is not None and not _is_of_kind(rules.empty, kind):
-        raise _bad("empty", f"the value of an empty cell must be {_KINDS[kind]}")
+        raise bad_schema("empty", f"the value of an empty cell must be {_KINDS[kind]}")
     if rules.date:
         _check_date(rules, kind)
 
@@ -111,52 +111,64 @@ def _is_of_kind(stated: float | bool, kind: str) -> bool:
 
 def _check_column(rules: CellRules, kind: str) -> None:
     if rules.column != rules.column.strip() or len(rules.column) > MAX_TEXT:
-        raise _bad("column", f"a column's name may have at most {MAX_TEXT} characters")
+        raise bad_schema(
+            "column", f"a column's name may have at most {MAX_TEXT} characters"
+        )
     if rules.columns and rules.column:
-        raise _bad("columns", "a field has either column or columns")
+        raise bad_schema("columns", "a field has either column or columns")
     if len(set(rules.columns)) != len(rules.columns) or any(
         not name or name != name.strip() or len(name) > MAX_TEXT
         for name in rules.columns
     ):
-        raise _bad("columns", "the names of columns must be different, and not empty")
+        raise bad_schema(
+            "columns", "the names of columns must be different, and not empty"
+        )
     if rules.columns_digest and not _DIGEST.fullmatch(rules.columns_digest):
-        raise _bad("columns_digest", "it must be 64 digits 0-9 and a-f")
+        raise bad_schema("columns_digest", "it must be 64 digits 0-9 and a-f")
     alone = CellRules(missing=rules.missing)
     if rules.missing and (kind != "bool" or rules != alone):
-        raise _bad("missing", "it must be a bool field without other rules")
+        raise bad_schema("missing", "it must be a bool field without other rules")
 
 
 def _check_categories(rules: CellRules, kind: str, classes: int | None) -> None:
     names = rules.categories
     if kind != "int":
-        raise _bad("categories", "only an integer field can have categories")
+        raise bad_schema("categories", "only an integer field can have categories")
     if not 1 <= len(names) <= MAX_CATEGORIES or len(set(names)) != len(names):
-        raise _bad(
+        raise bad_schema(
             "categories", f"there must be 1 to {MAX_CATEGORIES:,}, all different"
         )
     for name in names:
         fits = name and name == name.strip() and name.isprintable()
         if not fits or len(name) > MAX_TEXT:
-            raise _bad("categories", "a category must be text without outer spaces")
+            raise bad_schema(
+                "categories", "a category must be text without outer spaces"
+            )
     if classes != len(names):
-        raise _bad("classes", "the categories give the number", fix="Leave it out")
+        raise bad_schema(
+            "classes", "the categories give the number", fix="Leave it out"
+        )
     if rules.empty is not None and rules.empty not in names:
-        raise _bad("empty", "the value of an empty cell must be one of the categories")
+        raise bad_schema(
+            "empty", "the value of an empty cell must be one of the categories"
+        )
 
 
 def _check_date(rules: CellRules, kind: str) -> None:
     if rules.categories or kind == "bool":
-        raise _bad("date", "a date needs an integer field (a number of days)")
+        raise bad_schema("date", "a date needs an integer field (a number of days)")
     if "%" not in rules.date or not rules.date.isprintable():
-        raise _bad("date", "not a date format", fix='Write "%Y-%m-%d" for 2024-12-31')
+        raise bad_schema(
+            "date", "not a date format", fix='Write "%Y-%m-%d" for 2024-12-31'
+        )
     if not _is_form(rules.date):
-        raise _bad(
+        raise bad_schema(
             "date",
             "a date format must have a year, a month and a day, each once",
             fix='Write "%Y-%m-%d" for 2024-12-31',
         )
     if kind == "int" and _TIME_OF_DAY.search(rules.date):
-        raise _bad("date", "a date with a time of day needs a float64 field")
+        raise bad_schema("date", "a date with a time of day needs a float64 field")
 
 
 def _is_form(form: str) -> bool:
@@ -167,5 +179,6 @@ def _is_form(form: str) -> bool:
         return False
 
 
-def _bad(path: str, what: str, *, fix: str = "") -> MalformedError:
+def bad_schema(path: str, what: str, *, fix: str = "") -> MalformedError:
+    """The error of a schema, with the field that is meant."""
     return MalformedError(what, field=path, fix=fix, code="bad-schema")

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from sealift.data.schema.cells import NO_RULES, CellRules, check_cells
-from sealift.errors import MalformedError, quote_foreign
+from sealift.data.schema.cells import NO_RULES, CellRules, bad_schema, check_cells
+from sealift.errors import quote_foreign
 
 ALIGNMENT_BYTES: Final = 8
 MAX_FIELDS: Final = 256
@@ -156,13 +156,15 @@ class Schema:
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.fields) <= MAX_FIELDS:
-            raise _bad("fields", f"a schema must have 1 to {MAX_FIELDS:,} fields")
+            raise bad_schema("fields", f"a schema must have 1 to {MAX_FIELDS:,} fields")
         names = [field.name for field in self.fields]
         for index, name in enumerate(names):
             if name in names[:index]:
-                raise _bad(f"fields[{index}].name", f"the name {name!r} appears twice")
+                raise bad_schema(
+                    f"fields[{index}].name", f"the name {name!r} appears twice"
+                )
         if self.row_bytes > MAX_ROW_BYTES:
-            raise _bad("fields", f"a row is larger than {MAX_ROW_BYTES:,} bytes")
+            raise bad_schema("fields", f"a row is larger than {MAX_ROW_BYTES:,} bytes")
         for index, field in enumerate(self.fields):
             if field.cells.missing:
                 _check_missing(self.fields, index)
@@ -217,32 +219,28 @@ def aligned(size_bytes: int) -> int:
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
-def _bad(path: str, what: str, *, fix: str = "") -> MalformedError:
-    return MalformedError(what, field=path, fix=fix, code="bad-schema")
-
-
 def _check_field(field: Field) -> None:
     if not is_field_name(field.name):
-        raise _bad(
+        raise bad_schema(
             "name",
             "a field's name must begin with a-z, then have a-z, 0-9 and '_' (at most 63 characters)",
         )
     if field.dtype not in DTYPES:
         known = ", ".join(DTYPES)
-        raise _bad("dtype", "unknown dtype", fix=f"Use one of {known}")
+        raise bad_schema("dtype", "unknown dtype", fix=f"Use one of {known}")
     if len(field.shape) > MAX_DIMENSIONS:
-        raise _bad("shape", f"a shape may have at most {MAX_DIMENSIONS} axes")
+        raise bad_schema("shape", f"a shape may have at most {MAX_DIMENSIONS} axes")
     if any(not 1 <= length <= MAX_ROW_BYTES for length in field.shape):
-        raise _bad("shape", "every length in a shape must be at least 1")
+        raise bad_schema("shape", "every length in a shape must be at least 1")
     if field.size_bytes > MAX_ROW_BYTES:
-        raise _bad("shape", f"a row is larger than {MAX_ROW_BYTES:,} bytes")
+        raise bad_schema("shape", f"a row is larger than {MAX_ROW_BYTES:,} bytes")
     if field.element.kind != "float" and not field.finite:
-        raise _bad("finite", "only a float field can allow NaN and infinities")
+        raise bad_schema("finite", "only a float field can allow NaN and infinities")
     _check_classes(field)
     _check_bounds(field)
     check_cells(field.cells, field.element.kind, field.classes)
     if field.cells.columns and len(field.cells.columns) != field.elements:
-        raise _bad(
+        raise bad_schema(
             "columns",
             f"the shape has {field.elements:,} elements, and columns has {len(field.cells.columns):,} names",
         )
@@ -253,18 +251,20 @@ def _check_classes(field: Field) -> None:
     if field.classes is None:
         return
     if field.element.kind != "int":
-        raise _bad("classes", "only an integer field can have classes")
+        raise bad_schema("classes", "only an integer field can have classes")
     if not 1 <= field.classes <= min(field.element.highest + 1, MAX_EXACT_INTEGER):
-        raise _bad("classes", f"classes must be at least 1 and fit {field.dtype}")
+        raise bad_schema("classes", f"classes must be at least 1 and fit {field.dtype}")
     if field.minimum is not None or field.maximum is not None:
-        raise _bad("classes", "classes already limits the values", fix="Drop min, max")
+        raise bad_schema(
+            "classes", "classes already limits the values", fix="Drop min, max"
+        )
 
 
 def _check_empty(field: Field) -> None:
     number = field.cells.empty
     if isinstance(number, str):
         if number == "nan" and not field.cells.categories and field.finite:
-            raise _bad("empty", "nan needs finite = false")
+            raise bad_schema("empty", "nan needs finite = false")
     elif number is not None:
         low, high = field.bounds
         below, above = (
@@ -272,14 +272,16 @@ def _check_empty(field: Field) -> None:
             high is not None and number > high,
         )
         if not field.element.holds(number) or below or above:
-            raise _bad("empty", "the value of an empty cell does not fit the field")
+            raise bad_schema(
+                "empty", "the value of an empty cell does not fit the field"
+            )
 
 
 def _check_missing(fields: tuple[Field, ...], index: int) -> None:
     field = fields[index]
     of = [each for each in fields if each.name == field.cells.missing]
     if not of or of[0].cells.empty is None or of[0].shape != field.shape:
-        raise _bad(
+        raise bad_schema(
             f"fields[{index}].missing",
             "it must name another field of the same shape that has a value for empty cells",
         )
@@ -291,15 +293,17 @@ def _check_bounds(field: Field) -> None:
             _check_bound(field, path, bound)
     low, high = field.minimum, field.maximum
     if low is not None and high is not None and low > high:
-        raise _bad("min", "min is larger than max")
+        raise bad_schema("min", "min is larger than max")
 
 
 def _check_bound(field: Field, path: str, bound: float) -> None:
     if field.element.kind == "bool":
-        raise _bad(path, "a bool field cannot have bounds")
+        raise bad_schema(path, "a bool field cannot have bounds")
     if field.element.kind == "int" and not isinstance(bound, int):
-        raise _bad(path, "the bound of an integer field must be an integer")
+        raise bad_schema(path, "the bound of an integer field must be an integer")
     if not field.element.holds(bound):  # NaN and infinities end here too
-        raise _bad(path, f"the bound does not fit {field.dtype}")
+        raise bad_schema(path, f"the bound does not fit {field.dtype}")
     if abs(bound) > MAX_EXACT_INTEGER:
-        raise _bad(path, "a bound must be within +-(2^53 - 1)", fix="Leave it out")
+        raise bad_schema(
+            path, "a bound must be within +-(2^53 - 1)", fix="Leave it out"
+        )

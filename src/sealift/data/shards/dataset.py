@@ -30,7 +30,7 @@ from sealift.data.schema.card import ResourceCard
 from sealift.data.schema.rows import Array, unpack
 from sealift.data.schema.schema import Schema
 from sealift.data.shards.shard import OpenShards
-from sealift.data.shards.shardset import Keys, Place, ShardOptions, open_shards
+from sealift.data.shards.shardset import Keys, ShardOptions, ShardPath, open_shards
 from sealift.data.urls import StorageOptions
 from sealift.errors import UsageError
 from sealift.release.agreement import Resource
@@ -75,13 +75,13 @@ class SealedDataset:
 
     def __init__(
         self,
-        shards: Place | Sequence[Place],
+        shards: ShardPath | Sequence[ShardPath],
         keys: Keys,
         *,
         schema: Schema | None = None,
         card: ResourceCard | None = None,
         agreed: Sequence[Resource] = (),
-        relocate: Mapping[str, Place] | None = None,
+        relocate: Mapping[str, ShardPath] | None = None,
         storage_options: StorageOptions | None = None,
         cached_records: int = CACHED_RECORDS,
     ) -> None:

@@ -56,7 +56,7 @@ class KeySource(Protocol):
 
 
 Keys = SecretKey | Mapping[str, SecretKey] | KeySource
-Place = str | Path
+ShardPath = str | Path
 
 
 @dataclass(frozen=True)
@@ -91,12 +91,12 @@ class ShardOptions:
     schema: Schema | None = None
     card: ResourceCard | None = None
     agreed: Sequence[Resource] = ()
-    relocate: Mapping[str, Place] | None = None
+    relocate: Mapping[str, ShardPath] | None = None
     storage: StorageOptions | None = None
 
 
 def open_shards(
-    places: Place | Sequence[Place], keys: Keys, options: ShardOptions
+    places: ShardPath | Sequence[ShardPath], keys: Keys, options: ShardOptions
 ) -> ShardSet:
     """Find the shards, open each once, and check that they belong together.
 
@@ -282,7 +282,7 @@ def _key_of(keys: Keys, name: str) -> SecretKey:
 
 
 def _found(
-    place: str, moves: Mapping[str, Place] | None, storage: StorageOptions
+    place: str, moves: Mapping[str, ShardPath] | None, storage: StorageOptions
 ) -> list[tuple[str, str]]:
     """Where shards are, and the names of their resources as they were asked for."""
     asked = name_of(place)
@@ -293,7 +293,7 @@ def _found(
     return [(each, name_of(each).removesuffix(SEALED_SUFFIX)) for each in places]
 
 
-def _listed(places: Place | Sequence[Place]) -> Sequence[Place]:
+def _listed(places: ShardPath | Sequence[ShardPath]) -> Sequence[ShardPath]:
     listed = [places] if isinstance(places, (str, Path)) else list(places)
     if not listed:
         raise UsageError("a sealed dataset must have at least one shard")

@@ -22,7 +22,7 @@ import numpy as np
 
 from sealift.data.schema.rows import Array
 from sealift.demo.folder import OWNERS
-from sealift.demo.job import Schedule
+from sealift.demo.job import TaskSchedule
 from sealift.demo.tasks.task import (
     ACCURACY,
     Metric,
@@ -138,7 +138,7 @@ DIGITS: Final = Task(
     bundle=Path(__file__).parents[1] / "digits",
     write_tables=write_digits,
     metrics=(Metric(ACCURACY, "digits read correctly"),),
-    schedule=Schedule(
+    schedule=TaskSchedule(
         epochs=8,
         rounds=16,  # who averages learns slower than who visits
         batch_rows=32,
@@ -146,7 +146,7 @@ DIGITS: Final = Task(
         rows_per_visit=480,  # a whole part: each visit costs a fresh process
         row_bytes=ROW_BYTES,
     ),
-    outsourced=Schedule(
+    outsourced=TaskSchedule(
         epochs=6,
         batch_rows=32,  # a step takes eight rounds with every server
         evaluate_every=3,

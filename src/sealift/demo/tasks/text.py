@@ -26,7 +26,7 @@ import numpy as np
 
 from sealift.data.schema.rows import Array
 from sealift.demo.folder import OWNERS
-from sealift.demo.job import Schedule
+from sealift.demo.job import TaskSchedule
 from sealift.demo.tasks.task import (
     ACCURACY,
     Metric,
@@ -193,7 +193,7 @@ TEXT: Final = Task(
         Metric("bits_per_byte", "bits per byte", "bits", lower_is_better=True),
         Metric(ACCURACY, "next bytes predicted"),
     ),
-    schedule=Schedule(
+    schedule=TaskSchedule(
         epochs=4,
         batch_rows=16,
         evaluate_every=1,

@@ -47,13 +47,12 @@ from sealift.train.output.handout import Handout
 from sealift.train.plans import PlanName, require_planned
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.taskprocess import TaskLimits
-from sealift.travel.accelerator.arrivals import Arrivals
 from sealift.travel.accelerator.rules import VisitRules, check_cargo
 from sealift.travel.accelerator.setup import (
     HostSetup,
     StartOverError,
 )
-from sealift.travel.accelerator.visits import HostedVisits, Orders
+from sealift.travel.accelerator.visits import HolderArrivals, HostedVisits, Orders
 from sealift.travel.peers import ORCHESTRATOR, expect_orchestrator, meet_broker
 from sealift.travel.settings import JobSettings, run_terms
 from sealift.travel.visit.errors import SERVER_GONE
@@ -362,7 +361,7 @@ class Accelerator:
 
     def _host(self, job: RunningJob, control: Session, orders: Orders) -> HostedVisits:
         settings = job.settings
-        meet = Arrivals(
+        meet = HolderArrivals(
             self._relay, self._endpoint, self._agreement, self._clock, heard=self._hear
         )
         setup = HostSetup(

@@ -8,7 +8,6 @@ Source: spec/checkpoint.md.
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,9 +25,9 @@ from sealift.errors import (
     PolicyError,
     StaleError,
     UnavailableError,
-    unreadable,
 )
 from sealift.ids import Digest
+from sealift.release.agreement.code import digest_of
 from sealift.train.loop.held import PIECE_BYTES, Chain, Content, Held
 
 MAGIC: Final = b"sealift-ckpt"
@@ -125,7 +124,7 @@ def write_checkpoint(
     write_sealed_file(
         path, whole.pieces(), key=key, total_bytes=len(whole), replace=True
     )
-    return file_digest(path)
+    return digest_of(path)
 
 
 def find_checkpoint(folder: Path, number: int, sealed: Digest) -> Path:
@@ -139,7 +138,7 @@ def find_checkpoint(folder: Path, number: int, sealed: Digest) -> Path:
     path = checkpoint_path(folder, number)
     if not path.exists():
         raise _absent(folder, number)
-    if file_digest(path) != sealed:
+    if digest_of(path) != sealed:
         raise StaleError(
             f"{path.name} is not the latest checkpoint of this job",
             why=(
@@ -175,19 +174,6 @@ def read_checkpoint(
         progress = from_plain(kind, head.progress, "progress")
         states = dict(_read_states(reader, head, start))
     return Checkpoint(head.number, head.position, progress, states)
-
-
-def file_digest(path: Path) -> Digest:
-    """SHA-256 of a file.
-
-    Raises:
-        UnavailableError: if it cannot be read.
-    """
-    try:
-        with path.open("rb") as file:
-            return Digest(hashlib.file_digest(file, "sha256").digest())
-    except OSError as error:
-        raise unreadable(path, error) from None
 
 
 @contextmanager

@@ -153,14 +153,17 @@ class Ended:
         self.process = process
 
 
-Told = RoleEvent | RoleResult | Ended
+ProcessMessage = RoleEvent | RoleResult | Ended
 
 
 class Child:
     """One process and the threads that read it."""
 
     def __init__(
-        self, name: str, process: subprocess.Popen[str], told: queue.SimpleQueue[Told]
+        self,
+        name: str,
+        process: subprocess.Popen[str],
+        told: queue.SimpleQueue[ProcessMessage],
     ) -> None:
         self.name = name
         self.process = process
@@ -210,7 +213,7 @@ class RoleProcesses:
     def __init__(self, cwd: Path, environment: Mapping[str, str] = _NOTHING) -> None:
         self._cwd = cwd
         self._environment = {**os.environ, **environment}
-        self._told: queue.SimpleQueue[Told] = queue.SimpleQueue()
+        self._told: queue.SimpleQueue[ProcessMessage] = queue.SimpleQueue()
         self.children: dict[str, Child] = {}
 
     def start(
@@ -242,7 +245,7 @@ class RoleProcesses:
         )
         self.children[name] = Child(name, process, self._told)
 
-    def listen(self, timeout_s: float) -> Iterator[Told]:
+    def listen(self, timeout_s: float) -> Iterator[ProcessMessage]:
         """What the processes tell, as it comes.
 
         Raises:

@@ -69,7 +69,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class AveragedPiece:
     """What is combined in one go, in memory of this process alone.
 
     Attributes:
@@ -84,7 +84,7 @@ class Piece:
     stretches: tuple[Stretch, ...]
     role: Role = ""
 
-    def combine(self, other: Piece) -> None:
+    def combine(self, other: AveragedPiece) -> None:
         """Take in another slice's."""
         if self.counts:
             np.maximum(self.numbers, other.numbers, out=self.numbers)
@@ -154,19 +154,19 @@ class Contribution:
         lines.append(state_digest(self._same).to_text())
         return Digest.of("\n".join(lines).encode() + b"\n" + self._after.tree)
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[AveragedPiece]:
         """The same pieces in every slice; each is made when it is asked for."""
         roles: tuple[Role, ...] = ("model", "optimizer", "scalar")
         for role in roles if self._only_sums else ("",):
             for kind in (np.float32, np.float64):
                 for stretches in self._cut(_COMPUTED, kind, role):
                     changes = [self._weighted(each) for each in stretches]
-                    yield Piece(np.concatenate(changes), False, stretches, role)
+                    yield AveragedPiece(np.concatenate(changes), False, stretches, role)
         for stretches in self._cut(_COUNTED):
             counts = [self._count(each) for each in stretches]
-            yield Piece(np.concatenate(counts), True, stretches)
+            yield AveragedPiece(np.concatenate(counts), True, stretches)
 
-    def put(self, piece: Piece) -> None:
+    def put(self, piece: AveragedPiece) -> None:
         """Keep what a piece came to, once it is everybody's.
 
         What is not finite is told in the end: other ranks go on with the next piece.

@@ -66,7 +66,7 @@ from sealift.train.output.sealing import (
 from sealift.train.output.uses import Uses, join_uses
 from sealift.train.plans import Coverage, PlanName
 from sealift.travel.accelerator.rules import VisitRules
-from sealift.travel.accelerator.setup import Loaded
+from sealift.travel.accelerator.setup import LoadedVisit
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.lease import Lease
 from sealift.travel.visit.messages import (
@@ -151,7 +151,7 @@ class Handout:
     def receipt(
         self,
         lease: Lease,
-        loaded: Loaded,
+        loaded: LoadedVisit,
         phases_s: Mapping[str, float],
         scrub: ScrubSummary,
     ) -> SignedReceipt:
@@ -175,7 +175,7 @@ class Handout:
         self,
         visit: VisitId,
         stop: Stop,
-        loaded: Loaded,
+        loaded: LoadedVisit,
         phases_s: Mapping[str, float],
         scrub: ScrubSummary,
     ) -> SignedReceipt:

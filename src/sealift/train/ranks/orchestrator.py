@@ -46,7 +46,6 @@ from sealift.travel.orchestrator.job import (
 from sealift.travel.orchestrator.sessions import LiveSessions
 from sealift.travel.peers import accelerator_names, peer_missing, say_ranks
 from sealift.travel.settings import JobSettings
-from sealift.travel.visit.farewell import await_end
 from sealift.travel.visit.messages import (
     Alive,
     Failed,
@@ -57,6 +56,7 @@ from sealift.travel.visit.messages import (
     OutputKept,
     RoundEnded,
     StartJob,
+    await_end,
     parse_message,
     send_message,
 )

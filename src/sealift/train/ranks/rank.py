@@ -1,4 +1,6 @@
-"""A rank: an accelerator with a number, which trains one slice of a job beside others.
+"""The process of a rank: what stays of it while connections and keys come and go.
+
+A rank: an accelerator with a number, which trains one slice of a job beside others.
 
 It dials the orchestrator, which is its relay, proves itself, collects the keys of its own
 slice's tables from their owners' brokers, meets the other ranks, and goes through the
@@ -9,19 +11,20 @@ rank ends the group, and all of them begin again with fresh keys, or none does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from sealift.attest.evidence import Attester, measuring
 from sealift.channel.cuda.bindings import ordinal_of
 from sealift.channel.cuda.opening import open_cuda
 from sealift.channel.device.device import SummingEngine
-from sealift.collective.charter import Charter
 from sealift.collective.group import SealedGroup
-from sealift.collective.meeting import GroupMeeting
+from sealift.collective.meeting import Charter, GroupMeeting
 from sealift.crypto.sign import PublicKey
 from sealift.data.schedule.visits import BufferChoice
 from sealift.errors import (
@@ -30,22 +33,27 @@ from sealift.errors import (
     PolicyError,
     SealiftError,
     UnavailableError,
+    UsageError,
     meaning,
 )
 from sealift.events import Sink, emit
 from sealift.release.agreement import Agreement
+from sealift.release.agreement.code import load_assets, load_bundle
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.client import BrokerRefusedError
+from sealift.release.files import make_folder
 from sealift.release.receipt import prove_instance
 from sealift.session.direct import PathDialler
 from sealift.session.directhost import DirectHost
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
+from sealift.session.relay.envelope import prover
 from sealift.session.session import Session, connect
 from sealift.train.job.checkpointfile import JobBinding
 from sealift.train.job.checkpoints import CheckpointFolder, Checkpoints
 from sealift.train.job.leasekeeping import LeaseKeeper, owners_leases
-from sealift.train.job.releasedkeys import ReleasedKeys
+from sealift.train.job.releasedkeys import ReleasedKeys, enrol_where_missing
+from sealift.train.job.rolesetup import RoleSetup
 from sealift.train.job.runningjob import JobProgress, JobShapes, open_training
 from sealift.train.job.settings import told_settings
 from sealift.train.loop.faults import RecipeError
@@ -56,6 +64,7 @@ from sealift.train.plans import PLANS
 from sealift.train.plans.local import SealedTables, opened_tables
 from sealift.train.ranks.endings import LOST, ON_AGAIN, group_ended
 from sealift.train.ranks.rankedjob import RankedJob, as_lost
+from sealift.train.sandbox import kernel as limits
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.taskprocess import TaskLimits
 from sealift.travel.accelerator.rules import VisitRules
@@ -475,3 +484,184 @@ def demand_one_level(own: str, others: Sequence[str]) -> None:
                 why=f"this rank has {own}; another one has {level or 'none'}",
                 code="levels-differ",
             )
+
+
+def rank_of(setup: RoleSetup, said: int | None) -> int:
+    """Which rank this process is.
+
+    Args:
+        setup: Of the role.
+        said: By whoever starts it; where rows stay at home the identity says it.
+
+    Raises:
+        PolicyError: ``not-a-data-owner``.
+        UsageError: ``bad-world``, if it is said wrongly, or not at all.
+    """
+    agreement = setup.agreement.agreement
+    if agreement.rows_at_home:
+        owner = setup.identity.name
+        if owner not in agreement.data_owners:
+            raise PolicyError(
+                f"{owner} has no training rows in this agreement",
+                code="not-a-data-owner",
+            )
+        own = agreement.data_owners.index(owner)
+        if said is not None and said != own:
+            raise UsageError(
+                f"the accelerator of {owner} is rank {own}, not rank {said}",
+                code="bad-world",
+            )
+        return own
+    if said is None or not 0 <= said < agreement.ranks:
+        raise UsageError(
+            f"rank {said} is not one of the {agreement.ranks} ranks"
+            if said is not None
+            else "the rank of this process is not given",
+            fix=f"Give --rank, from 0 to {agreement.ranks - 1}",
+            code="bad-world",
+        )
+    return said
+
+
+def torchrun_rank(setup: RoleSetup, environment: Mapping[str, str]) -> int:
+    """Which rank this process is, of those that torchrun started.
+
+    Where rows stay at home it is the owner's, whatever number torchrun gave to it.
+
+    Raises:
+        UsageError: ``bad-world``, if they are not as many as agreed; and see ``rank_of``.
+    """
+    agreement = setup.agreement.agreement
+    said, size = environment.get("RANK", ""), environment.get("WORLD_SIZE", "")
+    if not said.isdecimal() or not size.isdecimal():
+        raise UsageError(
+            "RANK and WORLD_SIZE are not numbers",
+            fix="Start the ranks with torchrun -m sealift.train",
+            code="bad-world",
+        )
+    if int(size) != agreement.ranks:
+        raise UsageError(
+            f"torchrun started {int(size)} ranks; the agreement names "
+            f"{agreement.ranks}",
+            code="bad-world",
+        )
+    return rank_of(setup, None if agreement.rows_at_home else int(said))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankProcess:
+    """What stays when a connection is lost; keys and states do not."""
+
+    setup: RoleSetup
+    rank: int
+    attester: Attester
+    executor: RecipeExecutor
+    places: RankPlaces
+    clock: Clock
+    must_resume: bool
+    shapes: JobShapes = field(default_factory=JobShapes)
+
+    def serve(self, dial_s: float, joined: Callable[[], None]) -> None:
+        """Serve the job over one connection, with an instance key of its own.
+
+        Raises:
+            See ``Rank.serve``.
+        """
+        setup, endpoint = self.setup, self._endpoint()
+        prove = None
+        if endpoint.identity is not None:
+            prove = prover(endpoint.identity, setup.agreement.digest, endpoint.name)
+        with RelayClient.dial(setup.address, endpoint.name, dial_s, prove) as relay:
+            enrol_where_missing(
+                relay,
+                endpoint,
+                setup.agreement,
+                wait_s=setup.job.run.gather_s,
+                sink=setup.sink,
+            )
+            Rank(
+                relay,
+                endpoint,
+                setup.agreement,
+                executor=self.executor,
+                places=self.places,
+                clock=self.clock,
+                must_resume=self.must_resume,
+                shapes=self.shapes,
+                sink=setup.sink,
+            ).serve(joined)
+
+    def _endpoint(self) -> Endpoint:
+        """With its owner's identity, where that is part of the proof."""
+        agreement = self.setup.agreement.agreement
+        name = accelerator_names(agreement.ranks)[self.rank]
+        endpoint = self.setup.attested(name, self.attester)
+        if agreement.rows_at_home:
+            return replace(endpoint, identity=self.setup.identity)
+        return endpoint
+
+
+@contextmanager
+def open_rank(
+    setup: RoleSetup,
+    rank: int,
+    attester: Attester,
+    *,
+    sealed: Sequence[Path],
+    receipts: Path,
+    state: Path,
+    direct_host: DirectHost | None,
+    dialler: PathDialler,
+    clock: Clock,
+    must_resume: bool,
+    tell: Callable[[str], None],
+) -> Iterator[RankProcess]:
+    """A rank that is ready to dial.
+
+    Args:
+        setup: Of the role.
+        rank: Its number.
+        attester: Of its host.
+        sealed: Folders with sealed files and cards.
+        receipts: Folder that gets one for each use of rows.
+        state: Folder of checkpoints, which rank 0 keeps.
+        direct_host: Where later ranks may connect.
+        dialler: Which places of earlier ranks may be dialled.
+        clock: Seconds that also count while the machine sleeps.
+        must_resume: Whether the job must not begin from the beginning.
+        tell: Gets lines: what keeps recipes in, and where they compute.
+
+    Raises:
+        SealiftError: if anything of it cannot be had.
+    """
+    agreement = setup.agreement.agreement
+    files = load_bundle(Path(setup.job.bundle), agreement.code)
+    limits.hide_memory()
+    make_folder(receipts)
+    text = sys.stderr if agreement.output_rule.recipe_text else None
+    with (
+        CheckpointFolder(state / f"rank-{rank}") as folder,
+        RecipeExecutor(
+            files,
+            agreement.code.entry,
+            text=text,
+            tell=tell,
+            measure=measuring(attester),
+            assets=load_assets(Path(setup.job.bundle), agreement.code.files),
+        ) as executor,
+    ):
+        yield RankProcess(
+            setup=setup,
+            rank=rank,
+            attester=attester,
+            executor=executor,
+            places=RankPlaces(
+                sealed=sealed,
+                receipts=Receipts(receipts),
+                state=folder,
+                direct_host=direct_host,
+                dialler=dialler,
+            ),
+            clock=clock,
+            must_resume=must_resume,
+        )

@@ -55,11 +55,7 @@ from sealift.train.loop.slices import (
 from sealift.train.loop.states import TrainerState
 from sealift.train.loop.statistics import ALONE, Measured, let_out
 from sealift.train.loop.trainer import Trainer
-from sealift.train.output.accounts import (
-    RunAccount,
-    SignedAccount,
-    verify_accounts,
-)
+from sealift.train.output.accounts import RunAccount, SignedAccount, verify_accounts
 from sealift.train.output.handout import Handout
 from sealift.train.output.heldout import HeldOut
 from sealift.train.output.runreceipt import NO_RELEASE, demand_of, demand_release
@@ -83,7 +79,7 @@ from sealift.train.ranks.rounds import (
 from sealift.train.ranks.sumsonly import SumsOnly
 from sealift.train.worker.process import garbled
 from sealift.travel.accelerator.rules import VisitRules
-from sealift.travel.accelerator.setup import Loaded, LoadedCargo, PhaseTimer
+from sealift.travel.accelerator.setup import LoadedCargo, LoadedVisit, PhaseTimer
 from sealift.travel.holder.jobs import Receipts, keep_run
 from sealift.travel.holder.watches import Watcher
 from sealift.travel.peers import say_ranks
@@ -560,7 +556,7 @@ class RankedJob:
             with timer.phase("load"):
                 pool.buffer[:] = self.tables.read(stop)
                 _demand_rows(LoadedCargo(stop, resource, pool.shared))
-            loaded = Loaded(0, 0)  # a file of its own: nothing crossed
+            loaded = LoadedVisit(0, 0)  # a file of its own: nothing crossed
             with timer.phase("train"):
                 yield pool.shared
         finally:

@@ -22,7 +22,7 @@ from sealift.data.schedule.visits import Stop
 from sealift.release.agreement import OutputRule
 from sealift.release.agreement.sums import COUNTS, MEASURES, SCALARS
 from sealift.release.agreement.tallies import Tally, tally_of
-from sealift.train.loop.averaging import Piece
+from sealift.train.loop.averaging import AveragedPiece
 from sealift.train.loop.measures import put_together, take_apart
 from sealift.train.loop.states import TensorBytes, pack_tensors
 from sealift.train.loop.statistics import check_sums, sum_numbers
@@ -43,7 +43,7 @@ class SumsOnly:
         self._sums, self._rule = sums, rule
         self.begin, self.count_cut = sums.renew, sums.count_cut
 
-    def add_piece(self, piece: Piece) -> None:
+    def add_piece(self, piece: AveragedPiece) -> None:
         """Everybody's piece of a state, in place."""
         encoding = self._sums.encoding
         if piece.counts:

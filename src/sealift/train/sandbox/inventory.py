@@ -45,7 +45,6 @@ DESCRIPTORS: Final[Mapping[int, str]] = {
 }
 
 SCRATCH: Final = "/scratch"  # a name that hides no place: Python may live in /tmp
-SCRATCH_REASON: Final = "temporary files, in memory, of this process alone"
 
 # Of what a machine has; where Python lives is found out, below.
 MACHINE_FACTS: Final[Mapping[str, str]] = {

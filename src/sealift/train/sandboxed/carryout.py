@@ -26,12 +26,11 @@ from sealift.train.loop.tasks import (
 )
 from sealift.train.sandboxed.gradients import Room, private_room
 from sealift.train.sandboxed.imports import Guard, Notice, unnoticed
-from sealift.train.sandboxed.outsourced import OutsourcedSteps
 from sealift.train.sandboxed.placement import HERE, DevicePlacement
 from sealift.train.sandboxed.recipe import Recipe
 from sealift.train.sandboxed.rehearsal import SCOPE, synthetic_rows
 from sealift.train.sandboxed.shelf import COPIES, Shelf
-from sealift.train.sandboxed.stepping import StepLoop
+from sealift.train.sandboxed.stepping import OutsourcedSteps, StepLoop
 from sealift.train.sandboxed.torchstate import as_tensors, sum_table
 from sealift.train.sandboxed.training import GroupRows, LocalSteps, MakesSteps, Training
 from sealift.travel.settings import TrainingSettings

@@ -16,8 +16,7 @@ from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.rows import demand_rows
 from sealift.data.schema.schema import Field, Schema
 from sealift.train.loop.tasks import ONE_ROW, Rehearsal, SliceId
-from sealift.train.sandboxed.answers import pack_answer
-from sealift.train.sandboxed.recipe import Recipe
+from sealift.train.sandboxed.recipe import Recipe, pack_answer
 from sealift.train.sandboxed.torchstate import as_tensors, sum_table
 from sealift.train.sandboxed.training import GroupRows, Training, stream_seed
 from sealift.travel.settings import TrainingSettings

@@ -5,6 +5,13 @@ slice whose rows are used up takes part with zeros. A step's random stream is it
 own while the loss is computed, and everybody's when the optimizer steps. With one slice
 here the parent adds up each bucket as soon as it is whole, in a thread beside the backward
 pass; with all of them, they are added up here, in their order, with the same bits.
+
+A recipe's products, asked for step by step, in the process that trains.
+
+Linear layers and convolutions are converted; what their products come to is believed when
+the step has been settled, and neither weights nor numbers count before. A step that is made
+again begins from what the model held when it began: its buffers are put back, and its
+random stream is entered again. What a recipe keeps elsewhere is not.
 """
 
 from __future__ import annotations
@@ -13,19 +20,63 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sealift.errors import require_value
+from sealift.outsource.convert import Route, convert
+from sealift.outsource.modelstate import ModelState
 from sealift.train.loop.buckets import Array, Bucket
 from sealift.train.loop.faults import gradient_not_finite
 from sealift.train.loop.states import TrainingState
-from sealift.train.loop.tasks import LOSS, SliceTask, TaskInputs, TaskParent
+from sealift.train.loop.tasks import (
+    LOSS,
+    SliceTask,
+    StepProducts,
+    TaskInputs,
+    TaskParent,
+)
 from sealift.train.sandboxed.gradients import Gradients, Room
+from sealift.train.sandboxed.imports import Guard
 from sealift.train.sandboxed.torchstate import as_tensor
 from sealift.train.sandboxed.training import GroupRows, Training, enter_stream, scope_of
+
+T = TypeVar("T")
+
+
+class OutsourcedSteps:
+    """The steps of one model.
+
+    Args:
+        products: Are asked for.
+        guard: Runs the recipe's code.
+        model: Converted in place. The first and the last of the converted modules, in
+            the model's own order, are its edges.
+    """
+
+    def __init__(self, products: StepProducts, guard: Guard, model: nn.Module) -> None:
+        self._products, self._model, self._guard = products, model, guard
+        self._route = Route()
+        names = guard(convert, model, self._route)
+        self._route.edges = frozenset((*names[:1], *names[-1:]))
+
+    def make(self, work: Callable[[], T], *, trains: bool) -> T:
+        """Do a step's work, again if its products turn out to be wrong.
+
+        Raises:
+            SealiftError: if the job ends by that, or the work fails.
+        """
+        state: ModelState = self._guard(ModelState, self._model)
+        while True:
+            self._products.begin()
+            self._route.begin()
+            with self._route.to(self._products, keeps=trains):
+                found = work()
+            if self._products.settle():
+                return found
+            self._guard(state.restore)
 
 
 class SliceBatches:

@@ -42,7 +42,7 @@ from sealift.events import emit
 from sealift.session.direct import PathName
 from sealift.session.directhost import DirectPlace
 from sealift.session.session import Session
-from sealift.travel.accelerator.setup import HostSetup, Loaded, ReleasedResource
+from sealift.travel.accelerator.setup import HostSetup, LoadedVisit, ReleasedResource
 from sealift.travel.visit.errors import gave_up, last_words
 from sealift.travel.visit.lease import Lease, RecordTarget, frame_bytes, parse_frame
 from sealift.travel.visit.memory import CPUPool
@@ -270,7 +270,7 @@ class CargoLoader:
         if direct_host is not None and place is not None:
             direct_host.withdraw(place)
 
-    def load(self, session: Session) -> Loaded:
+    def load(self, session: Session) -> LoadedVisit:
         """Take the cargo from a holder that presents this visit's lease.
 
         Raises:
@@ -283,7 +283,7 @@ class CargoLoader:
         finally:
             key.wipe()
 
-    def _load(self, session: Session, visit_key: SecretKey) -> Loaded:
+    def _load(self, session: Session, visit_key: SecretKey) -> LoadedVisit:
         left_s = self._visit.remaining_s()
         present = receive_message(session, Present, timeout_s=left_s)
         check_presented(present, self._visit.lease)
@@ -301,7 +301,7 @@ class CargoLoader:
                 self._visit.seal(told.frames, told.cargo_bytes)
         finally:
             rows.close()
-        return Loaded(expected, sealed, path)
+        return LoadedVisit(expected, sealed, path)
 
     def _receive_leaves(self, session: Session, present: Present) -> VerifiedLeaves:
         resource, leaves = self._resource, list[bytes]()

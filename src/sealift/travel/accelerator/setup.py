@@ -75,7 +75,7 @@ class ReleasedResource:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedVisit:
     """What was loaded: frames and ciphertext bytes, and on which path they came."""
 
     frames: int
@@ -89,7 +89,7 @@ Check = Callable[[LoadedCargo], None]
 Meet = Callable[[Lease, float], Session]
 MakePool = Callable[[int, int], CPUPool]
 SignReceipt = Callable[
-    [Lease, Loaded, Mapping[str, float], ScrubSummary], SignedReceipt
+    [Lease, LoadedVisit, Mapping[str, float], ScrubSummary], SignedReceipt
 ]
 
 

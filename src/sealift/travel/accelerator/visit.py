@@ -24,8 +24,8 @@ from sealift.travel.accelerator.load import CargoLoader
 from sealift.travel.accelerator.setup import (
     GroupResult,
     HostSetup,
-    Loaded,
     LoadedCargo,
+    LoadedVisit,
     PhaseTimer,
     ReleasedResource,
     StartOverError,
@@ -65,7 +65,7 @@ class HostedVisit:
         self._session: Session | None = None
         self._loader: CargoLoader | None = None
         self._lease: Lease | None = None
-        self._loaded = Loaded(0, 0)
+        self._loaded = LoadedVisit(0, 0)
         self._scrubbed: ScrubSummary | None = None
         self._ending = threading.RLock()  # a stop may come from another thread
         self.departed: Failed | None = None

@@ -47,13 +47,13 @@ from sealift.travel.peers import (
     expect_orchestrator,
     meet_broker,
 )
-from sealift.travel.visit.farewell import receive_receipt
 from sealift.travel.visit.lease import Lease, LeaseTerms, SignedLease
 from sealift.travel.visit.messages import (
     RUN_RECEIPT_NAME,
     Finished,
     Granted,
     receive_message,
+    receive_receipt,
 )
 from sealift.travel.visit.state import Clock
 

@@ -26,12 +26,10 @@ from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.session import Session
 from sealift.travel.accelerator.rules import check_cargo
 from sealift.travel.orchestrator.sessions import LiveSessions
-from sealift.travel.orchestrator.tally import Tally
-from sealift.travel.orchestrator.visits import ANSWER_WAIT_S, PlanRun
+from sealift.travel.orchestrator.visits import ANSWER_WAIT_S, PlanRun, StopTally
 from sealift.travel.peers import accelerator_names, peer_missing, say_role
 from sealift.travel.settings import JobSettings, run_terms
 from sealift.travel.visit.errors import SERVER_GONE, named_errors
-from sealift.travel.visit.farewell import await_end, send_finished
 from sealift.travel.visit.lease import Lease, SignedLease, check_seconds
 from sealift.travel.visit.messages import (
     FAREWELL_S,
@@ -49,8 +47,10 @@ from sealift.travel.visit.messages import (
     Output,
     OutputKept,
     StartJob,
+    await_end,
     parse_message,
     receive_message,
+    send_finished,
     send_message,
 )
 from sealift.travel.visit.state import Clock
@@ -141,7 +141,7 @@ class Orchestrator:
         self._clock = clock
         self._sink = sink
         self._name = accelerator
-        self._tally = Tally()
+        self._tally = StopTally()
         self._signer = signer
         self._hopes = hopes
         self._absent: list[str] = []
@@ -343,7 +343,7 @@ def add_to_receipt(receipt: bytearray, output: Output) -> None:
     receipt += output.part
 
 
-def _say_causes(tally: Tally, absent: Sequence[str]) -> str:
+def _say_causes(tally: StopTally, absent: Sequence[str]) -> str:
     """Why rows are missing: what the last visit to each table came to, or who is."""
     if absent and not tally.skipped:
         return f"These holders did not connect: {', '.join(absent)}"

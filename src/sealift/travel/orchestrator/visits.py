@@ -4,13 +4,15 @@ The orchestrator keeps a window of ``buffers`` groups: while one is worked on, t
 one loads. Groups are worked on in the plan's order, whatever loads first. A visit that
 fails before its cargo was loaded may be tried again, after a pause that grows; one that
 fails later never is, since the recipe may have seen its rows.
+
+What became of the stops of a plan, whichever accelerator attended to them.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -22,7 +24,6 @@ from sealift.events import Sink, emit, metric_fields
 from sealift.ids import Role, VisitId
 from sealift.session.session import Session
 from sealift.travel.orchestrator.sessions import LiveSessions
-from sealift.travel.orchestrator.tally import Tally
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.errors import NEVER_LATER, job_failed, named_errors
 from sealift.travel.visit.lease import SignedLease
@@ -51,6 +52,46 @@ SHORTEST_PAUSE_S: Final = 0.1  # before a holder is asked again
 OfVisit = BufferOffered | VisitPhase | VisitLoaded | VisitEnded
 _TOLD: Final = (*OfVisit.__args__, Departed, Failed, Output)
 Grant = Callable[[OfferVisit, BufferOffered, PublicKey], SignedLease]
+
+
+LASTING: Final = ("no-such-resource", "content-mismatch")
+
+
+@dataclass(slots=True)
+class StopTally:
+    """What became of every stop of the plan, by (position, resource).
+
+    Attributes:
+        causes: Why visits to a resource were skipped, the last time, by its name.
+        over: Resources of which nothing more will come: no key, another file than
+            agreed, an owner who left.
+        offered: Visits that were offered.
+    """
+
+    verified: set[tuple[int, str]] = field(default_factory=set)
+    skipped: set[tuple[int, str]] = field(default_factory=set)
+    causes: dict[str, Failed] = field(default_factory=dict)
+    over: set[str] = field(default_factory=set)
+    offered: int = 0
+
+    def forget_from(self, position: int) -> None:
+        """These groups are done again."""
+        for found in (self.verified, self.skipped):
+            found -= {each for each in found if each[0] >= position}
+
+    def skip(self, position: int, resource: str, cause: Failed, *, left: bool) -> None:
+        """Nobody attends to this stop any more."""
+        self.skipped.add((position, resource))
+        self.causes[resource] = cause
+        if left or cause.code in LASTING:
+            self.over.add(resource)
+
+    def may_count(self, position: int, resource: str) -> bool:
+        """Whether a stop was attended to, or may be."""
+        place = (position, resource)
+        return place in self.verified or (
+            place not in self.skipped and resource not in self.over
+        )
 
 
 class Stage(StrEnum):
@@ -120,7 +161,7 @@ class PlanRun:
         accelerator: Session,
         sessions: LiveSessions,
         grant: Grant,
-        tally: Tally,
+        tally: StopTally,
         clock: Clock,
         keep: Callable[[Output], None],
         hopes: Callable[[], bool],

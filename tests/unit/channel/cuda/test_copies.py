@@ -18,7 +18,7 @@ from sealift.channel.cuda.copies import (
 )
 from sealift.channel.cuda.driver import Residence
 from sealift.channel.cuda.opening import make_case
-from sealift.channel.cuda.pieces import cut, least_piece
+from sealift.channel.cuda.transfer import cut, least_piece
 from sealift.crypto.aead import Suite
 from sealift.errors import (
     AuthenticationError,

@@ -9,7 +9,7 @@ import pytest
 
 from sealift.channel.cuda import transfer as transfers
 from sealift.channel.cuda.driver import CudaError
-from sealift.channel.cuda.pieces import Arrived, Segmented, cut, least_piece
+from sealift.channel.cuda.transfer import Arrived, Segmented, cut, least_piece
 from sealift.channel.device.device import RecordPlace
 from sealift.crypto.aead import Suite
 from sealift.errors import AuthenticationError, SealiftError, UnavailableError

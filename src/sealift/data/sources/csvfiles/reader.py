@@ -4,6 +4,8 @@ A field of shape ``()`` is one column, any other takes the columns ``name_0 .. n
 ``name0 .. nameN``, its elements in row-major order. All of a file is looked at before any
 of it is handed out, and all that is wrong with it is told at once. Memory does not grow
 with the file.
+
+Texts in a column of categories that the schema does not list, and in how many rows.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from threading import Lock
 from typing import Any, Final, TypeVar
 
 import numpy as np
+import pyarrow.compute as pc
 import pyarrow.csv as arrowcsv
 
 from sealift.data.schema.owntable import AS_IT_LOOKS, FILE, IN_FILE, OwnTable
@@ -58,6 +61,29 @@ _CATEGORY: Final = (
 
 T = TypeVar("T")
 Places = dict[str, tuple[int, ...]]  # per field, its columns' positions
+
+
+def unlisted_texts(
+    path: Path, schema: Schema, own: OwnTable = AS_IT_LOOKS
+) -> dict[str, Counter[str]]:
+    """By the field's name; of fields without categories, and of fitting ones, nothing.
+
+    Raises:
+        MalformedError: if it is no table of text.
+    """
+    structure = look_at(path, Problems(path.name), own)
+    schema = own.schema_here(schema)
+    places = _find_places(structure.header, schema, Problems(path.name), own)
+    found: dict[str, Counter[str]] = {}
+    for _first, batch in batches(structure):
+        for spec in schema.fields:
+            for place in places[spec.name] if spec.cells.categories else ():
+                cells = read_cells(clean(batch.column(place), spec, own), spec)
+                texts = cells.texts.filter(cells.wrong & ~cells.empty)
+                counts = pc.value_counts(texts).to_pylist()
+                of = found.setdefault(spec.name, Counter())
+                of.update({each["values"]: each["counts"] for each in counts})
+    return {name: counts for name, counts in found.items() if counts}
 
 
 @dataclass
@@ -147,7 +173,7 @@ def open_csv(place: str, schema: Schema, options: SourceOptions) -> CsvTable:
     structure = look_at(path, problems, options.own)
     schema = options.own.schema_here(schema)
     options.own.demand_left_out(structure.header)
-    places = find_places(structure.header, schema, problems, options.own)
+    places = _find_places(structure.header, schema, problems, options.own)
     table = CsvTable(structure, schema, places, options.own, problems)
     if problems.total:
         table.inspect()
@@ -435,7 +461,7 @@ def _offences(cells: ReadCells, spec: Field) -> Iterator[tuple[Mask, str, str, s
         told = told | ~fits
 
 
-def find_places(
+def _find_places(
     header: tuple[str, ...],
     schema: Schema,
     problems: Problems,

@@ -24,7 +24,6 @@ from sealift.errors import (
 )
 from sealift.events import Sink, emit
 from sealift.ids import Role
-from sealift.meet.book import MeetingState
 from sealift.meet.guest import Guest, expect_host, guest_endpoint
 from sealift.meet.host import Host, Reception
 from sealift.meet.invitation import HOST, Invitation, meeting_digest
@@ -40,6 +39,7 @@ from sealift.meet.messages import (
     Propose,
     Welcome,
 )
+from sealift.meet.state import MeetingState
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.relay.circuit import Circuit
 from sealift.session.relay.client import RelayClient

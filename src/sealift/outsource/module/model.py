@@ -9,28 +9,37 @@ The model stays the object it is; its class is one more derived from its own, un
 closed. What is on servers is what happens within a call of the model; its submodules called
 alone compute here. A verdict comes before any weight changes: a step that failed raises from
 ``backward()``, its gradients are dropped, and no optimizer steps afterwards.
+
+What rounding to integers did to a model's operands: measured, shown, and said if it is much.
+
+Measured at one step of many, here, from what this process has; no server hears of it. Only
+in a user's own process: in a job it would be a result that no owner agreed to.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from sealift.crypto.identity import Identity, load_identity
-from sealift.errors import UsageError, require_kind
+from sealift.errors import UsageError, quote_foreign, require_kind
 from sealift.numeric.kernels import Kernels, best_kernels
+from sealift.numeric.loops import F32
 from sealift.outsource.convert import (
     CONVERTED,
     STATE,
@@ -42,14 +51,90 @@ from sealift.outsource.convert import (
     why_not,
 )
 from sealift.outsource.modelstate import ModelState
-from sealift.outsource.own.door import LayerCost, Reach, StepRunner
-from sealift.outsource.own.rounding import RoundingError, RoundingWatch, describe
-from sealift.outsource.own.servers import ReachedServers, Servers
-from sealift.outsource.own.speed import LayerSpeed
-from sealift.outsource.own.steps import Steps
-from sealift.outsource.terms import Tensor as Operand
+from sealift.outsource.module.server import LayerCost, Reach, StepRunner
+from sealift.outsource.module.servers import ReachedServers, Servers
+from sealift.outsource.module.speed import LayerSpeed
+from sealift.outsource.module.steps import Steps
+from sealift.outsource.quantize import Operand, OperandId
+from sealift.outsource.terms import Tensor
+from sealift.outsource.terms import Tensor as OperandName
 from sealift.outsource.trace import Phase, StepKind
 from sealift.release.files import read_given_passphrase
+
+EVERY: Final = 64  # steps; the first one of them is measured
+_MUCH: Final = 0.5  # of the rows, or of the columns
+_NAMES: Final[dict[Tensor, str]] = {"x": "input", "w": "weight", "dy": "gradient"}
+
+
+@dataclass(frozen=True, slots=True)
+class RoundingError:
+    """Of one operand of a module, the last time that it was measured.
+
+    Attributes:
+        relative: The error's root mean square, divided by the numbers'.
+        rows_lost: Share of the rows (images; of a weight, outputs) that are not zero, but
+            smaller than one step of the integers.
+        columns_lost: The same of the columns (channels).
+    """
+
+    relative: float
+    rows_lost: float
+    columns_lost: float
+
+
+class RoundingWatch:
+    """Measures the operands of one model.
+
+    Attributes:
+        errors: Of each module and operand.
+    """
+
+    def __init__(self) -> None:
+        self.errors: dict[str, dict[Tensor, RoundingError]] = {}
+        self._warned: set[str] = set()
+
+    def note(self, place: OperandId, values: F32, operand: Operand) -> None:
+        """Measure an operand, if it is its turn; warn once of a module's input."""
+        if place.step % EVERY or not operand.finite:
+            return
+        name, step = place.layer.name, math.ldexp(1.0, operand.exponent)
+        error = values - operand.ints * step
+        whole = float(np.linalg.norm(values.astype(np.float64)))
+        found = RoundingError(
+            float(np.linalg.norm(error)) / whole if whole else 0.0,
+            _lost(values.reshape(len(values), -1), step, axis=1),
+            _lost(values.reshape(-1, values.shape[-1]), step, axis=0),
+        )
+        self.errors.setdefault(name, {})[place.tensor] = found
+        if place.tensor == "x" and name not in self._warned:
+            self._warn(name, found)
+
+    def _warn(self, name: str, found: RoundingError) -> None:
+        sides = {"rows": found.rows_lost, "columns": found.columns_lost}
+        for what, lost in sides.items():
+            if lost >= _MUCH:
+                self._warned.add(name)
+                warnings.warn(
+                    f"{lost:.0%} of the {what} of the input of {quote_foreign(name)} are "
+                    f"rounded away beside larger {what}. Bring the {what} to similar sizes "
+                    "(standardize the columns, clip outliers), or leave this module on "
+                    "this machine.",
+                    stacklevel=2,
+                )
+                return
+
+
+def describe(errors: Mapping[Tensor, RoundingError]) -> str:
+    """As a line of a report says it."""
+    each = (f"{_NAMES[t]} {e.relative:.2%}" for t, e in errors.items())
+    return "rounding error: " + ", ".join(each)
+
+
+def _lost(table: F32, step: float, axis: int) -> float:
+    """Share of rows or columns that are smaller than one step, of those that are something."""
+    peaks = np.abs(table).max(axis=axis)
+    some = peaks > 0
+    return float((peaks[some] < step).mean()) if some.any() else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +156,7 @@ class ModuleReport:
     kind: str
     stays: str
     share: float
-    rounding: Mapping[Operand, RoundingError]
+    rounding: Mapping[OperandName, RoundingError]
     cost: LayerCost | None
     speed: LayerSpeed | None = None
 

@@ -15,14 +15,14 @@ from typing import Final, Protocol
 from sealift.errors import JobError, PeerError, SealiftError, require_value
 from sealift.numeric.kernels import Kernels
 from sealift.numeric.loops import F32
-from sealift.outsource.multiplier import Multiplier, Observe, Products
-from sealift.outsource.own.speed import (
+from sealift.outsource.module.speed import (
     LayerSpeed,
     Seconds,
     quickest,
     seconds_here,
     seconds_of_zeros,
 )
+from sealift.outsource.multiplier import Multiplier, Observe, Products
 from sealift.outsource.terms import Backward, Forward, Layer
 from sealift.outsource.trace import (
     Phase,
