@@ -1,6 +1,6 @@
 """Transfers: sealed records cross to a GPU and are opened there, piece beside piece.
 
-The first piece of ``pieces.cut`` is asked for before anything else is thought of. While it
+The first piece of ``cut`` is asked for before anything else is thought of. While it
 crosses, the places of records are checked and what kernels must know of all of them is
 written down (``plan.table_of``); that follows in one crossing, and then all other pieces.
 Each is opened as soon as it is there. Tags are computed and compared at the end, for all records in one

@@ -1,13 +1,8 @@
 """The demo's report: one HTML file without script, font or picture from anywhere else.
 
-What everybody asks is told by ``view``; the other sections are those of ``results``,
-``times``, ``trust`` and ``records``; head and foot are here.
-
-Rounds of several accelerators: what they came to, and what was verified afterwards.
-
-What was learnt: joint beside alone, over epochs, by whose rows; a sample.
-
-The machine that a number was measured on: without it, it is not a number.
+What everybody asks is told by ``view``. Here are head and foot, what was learnt (joint beside
+alone, over epochs, by whose rows, with a sample), the rounds of several accelerators, and the
+machine on which the numbers were measured. ``times``, ``trust`` and ``records`` have the rest.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from sealift.errors import quote_foreign
 from sealift.release.agreement import Between, GroupRule
 from sealift.release.agreement.training import ParameterRule, TrainingRule
 
-FLOOR_ROWS: Final = 16  # of an owner's own program (``floor``)
+FLOOR_ROWS: Final = 16  # of an owner's own program (``holes``)
 Few = Literal["round-updates", "step-updates"] | None
 
 
