@@ -78,20 +78,29 @@ class MaskedSums:
                     ranks=(rank,),
                 )
         ranks = range(self._group.world)
-        own = [secrets.token_bytes(KEY_BYTES) for _ in ranks]
-        told = [np.empty(KEY_BYTES, np.uint8) for _ in ranks]
-        self._group.all_to_all([np.frombuffer(each, np.uint8) for each in own], told)
-        for former in self._pairs.values():
-            former.wipe()
-        self._pairs.clear()
+        drawn = bytearray(secrets.token_bytes(KEY_BYTES * len(ranks)))
+        own = np.frombuffer(drawn, np.uint8).reshape(len(ranks), KEY_BYTES)
+        told = np.zeros_like(own)
+        self._group.all_to_all(list(own), list(told))
+        self.close()
         me = self._group.rank
         for peer in ranks:
             if peer != me:
-                both = own[peer], told[peer].tobytes()
-                secret = SecretKey(b"".join(both if me < peer else reversed(both)))
+                both = [own[peer], told[peer]]
+                seed = np.concatenate(both if me < peer else both[::-1])
+                secret = SecretKey(seed.data)
+                seed[...] = 0
                 pair = _PAIR.pack(min(me, peer), max(me, peer), self._round)
                 self._pairs[peer] = derive(secret, Label.PAIR_MASKS, pair)
                 secret.wipe()
+        own[...] = told[...] = 0
+
+    def close(self) -> None:
+        """Overwrite the secrets with other ranks; a round has to begin again. Idempotent."""
+        for secret in self._pairs.values():
+            secret.wipe()
+        self._pairs.clear()
+        self._room[:] = 0
 
     def add_up(
         self, numbers: Array, encoding: SumEncoding, algorithm: Algorithm | None = None
@@ -105,6 +114,7 @@ class MaskedSums:
 
         Raises:
             JobError: ``not-finite``, before anything is sent.
+            IntegrityError: ``untrue-report``, if the sum is larger than all bounds together.
             UsageError: before the first ``renew``.
             See ``SealedGroup.all_reduce`` for others.
         """
@@ -115,8 +125,16 @@ class MaskedSums:
         whole = codes.view(signed)
         cut = encode_numbers(numbers, encoding, whole)
         add_masks(codes, self._group.rank, self._next_masks(encoding.bits), self._room)
+        self._room[:] = 0
         self._group.all_reduce(codes, Reduction.SUM, algorithm)
         self._cut += cut
+        largest = encoding.largest(self._group.world)
+        if whole.size and (whole.max() > largest or whole.min() < -largest):
+            raise IntegrityError(
+                "a sum of all ranks is larger than their bounds together",
+                why="a rank sent a number beyond its bound, or did not mask it as agreed",
+                code="untrue-report",
+            )
         scale = numbers.dtype.type(2.0**-encoding.places)
         for start in range(0, numbers.size, _STEP):
             here = slice(start, start + _STEP)
@@ -136,10 +154,12 @@ class MaskedSums:
             raise UsageError("a sum was begun before its round", code="bad-world")
         number, self._number = self._number, self._number + 1
         context = _SUM.pack(number, bits)
-        return [
-            (peer, Keystream(derive(secret, Label.SUM_MASK, context)))
-            for peer, secret in self._pairs.items()
-        ]
+        masks = list[tuple[int, Keystream]]()
+        for peer, secret in self._pairs.items():
+            key = derive(secret, Label.SUM_MASK, context)
+            masks.append((peer, Keystream(key)))
+            key.wipe()
+        return masks
 
 
 def encode_numbers(numbers: Array, encoding: SumEncoding, out: Array) -> int:

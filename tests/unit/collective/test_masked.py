@@ -16,6 +16,7 @@ from sealift.collective.announcement import Algorithm
 from sealift.collective.group import SealedGroup
 from sealift.collective.masked import MaskedSums, add_masks, encode_numbers
 from sealift.crypto.aead import TAG_BYTES
+from sealift.crypto.keys import TOKEN
 from sealift.errors import JobError, MalformedError, SealiftError, UsageError
 from sealift.ids import Buffer
 from sealift.release.agreement.sums import COUNTS, MEASURES, SCALARS, SumEncoding
@@ -188,6 +189,38 @@ def test_a_sum_before_its_round_is_refused() -> None:
         fresh = MaskedSums(sums._group, USUAL)
         with pytest.raises(UsageError):
             fresh.add_up(np.zeros(2, np.float32), USUAL)
+
+    assert on_ranks(work) == [None] * RANKS
+
+
+def test_a_sum_beyond_all_bounds_is_refused() -> None:
+    """Who lies in its part, or masks it otherwise, is found by the size of the sum."""
+
+    def work(rank: int, sums: MaskedSums) -> None:
+        mine = np.zeros(3, np.float32)
+        if rank == 1:
+            largest = replace(USUAL, bound=3.5)  # 3 ranks of bound 1 come to 3
+            mine[1] = -3.5
+            sums.add_up(mine, largest)
+        else:
+            sums.add_up(mine, USUAL)
+
+    found = on_ranks(work)
+    assert found[0].code == found[2].code == "untrue-report"
+    assert found[1] is None  # by its own bound it is well
+
+
+def test_secrets_are_overwritten_at_the_end() -> None:
+    def work(rank: int, sums: MaskedSums) -> None:
+        sums.add_up(np.ones(3, np.float32), USUAL)
+        assert not sums._room.any()
+        pairs = list(sums._pairs.values())
+        sums.close()
+        for secret in pairs:
+            with pytest.raises(UsageError, match="wiped"):
+                secret.reveal(TOKEN)
+        with pytest.raises(UsageError):
+            sums.add_up(np.ones(3, np.float32), USUAL)
 
     assert on_ranks(work) == [None] * RANKS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,9 +15,10 @@ import pytest
 from sealift.collective.group import SealedGroup
 from sealift.collective.masked import MaskedSums
 from sealift.data.schedule.visits import Stop, VisitBatch
-from sealift.errors import SealiftError
-from sealift.release.agreement import OutputRule
+from sealift.errors import MalformedError, SealiftError, UsageError
+from sealift.release.agreement import Between, GroupRule, OutputRule
 from sealift.release.agreement.sums import SumEncoding
+from sealift.train import plans
 from sealift.train.loop.averaging import Contribution
 from sealift.train.loop.measures import joint_numbers
 from sealift.train.loop.states import (
@@ -29,11 +31,12 @@ from sealift.train.loop.statistics import Measured, add_sums, let_out, sum_numbe
 from sealift.train.output.uses import Uses
 from sealift.train.ranks.rounds import GroupRounds, PassReport, RankNumbers
 from sealift.train.ranks.sumsonly import SumsOnly, layout_of
+from sealift.travel.settings import JobSettings, SlicesSettings
 from tests.attacks.test_ranks_that_lie import World
 from tests.sim.wires import simulated_wires
 from tests.unit.collective.test_masked import heard_wires
 from tests.unit.train.test_averaging import numbers, state
-from tests.worlds.consortium import OUTPUT
+from tests.worlds.consortium import OUTPUT, TRAINING, make_consortium
 
 USUAL: Final = SumEncoding(1.0, 26, 32)
 RANKS: Final = 3
@@ -198,12 +201,16 @@ def told(rank: int) -> dict[str, float]:
     }
 
 
+def told_by(sums: SumsOnly) -> Callable[[bytes], list[bytes]]:
+    return sums._sums._group.exchange
+
+
 def measures(
     rule: OutputRule = MEASURED, tell: Callable[[int], dict[str, float]] = told
 ) -> list[tuple[int, dict[str, float]]]:
     def work(rank: int, sums: SumsOnly) -> Any:
         stops = [stop(each) for each in range(RANKS)]
-        return sums.add_measures([(stop(rank), tell(rank))], stops)
+        return sums.add_measures([(stop(rank), tell(rank))], stops, told_by(sums))
 
     return on_ranks(work, rule)
 
@@ -239,14 +246,35 @@ def test_the_output_rule_judges_the_sum() -> None:
         assert seen == {"classes_2[]": 1.0}
 
 
-def test_what_a_rank_lacks_is_left_out() -> None:
-    """The sum of the others would be told of fewer owners than there are."""
+@pytest.mark.parametrize(
+    ("own", "left"),
+    [
+        ({"classes_2[0,0]": 20, "classes_2[2,0]": 20}, {"classes_2"}),
+        ({**told(0), "loss": float("nan")}, {"classes_2", "scores_4", "regression"}),
+        ({**told(0), "loss": 1e30}, {"classes_2", "scores_4", "regression"}),
+        ({**told(0), "regression[2]": 1e30}, {"loss", "classes_2", "scores_4"}),
+        ({**told(0), "scores_4[5,5]": 1.0}, {"loss", "classes_2", "regression"}),
+    ],
+)
+def test_what_a_rank_lacks_is_added_up_by_nobody(
+    own: dict[str, float], left: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum would be of the others alone, and each of two could subtract its own."""
+    added = Counter[int]()
+    add_up = MaskedSums.add_up
 
-    def lacks(rank: int) -> dict[str, float]:
-        return told(rank) if rank else {"classes_2[0,0]": 20, "classes_2[2,0]": 20}
+    def counted(self: MaskedSums, numbers: Any, *how: Any) -> None:
+        added[numbers.size] += 1
+        add_up(self, numbers, *how)
 
-    for _rows, metrics in measures(tell=lacks):
-        assert {name.partition("[")[0] for name in metrics} == {"classes_2"}
+    monkeypatch.setattr(MaskedSums, "add_up", counted)
+    places = {"loss": 1, "classes_2": 6, "scores_4": 12, "regression": 5}
+    for _rows, metrics in measures(tell=lambda rank: told(rank) if rank else own):
+        cells = {n for n in metrics if not n.endswith("[]")}
+        assert {name.partition("[")[0] for name in cells} == left
+        gone = {f"{each}[]" for each in places.keys() - left - {"loss"}}
+        assert metrics.keys() - cells == gone
+    assert added == {sum(places[each] for each in left): RANKS}
 
 
 def test_measures_of_few_owners_are_told_to_nobody() -> None:
@@ -259,7 +287,8 @@ def test_no_ranks_own_number_is_on_a_wire() -> None:
     wires = heard_wires()
 
     def work(rank: int, sums: SumsOnly) -> None:
-        sums.add_measures([(stop(rank), told(rank))], [stop(n) for n in range(RANKS)])
+        stops = [stop(each) for each in range(RANKS)]
+        sums.add_measures([(stop(rank), told(rank))], stops, told_by(sums))
         sums.add_statistics(layout_of(blob(1)), blob(1))
 
     assert on_ranks(work, wires=wires) == [None] * RANKS
@@ -274,11 +303,18 @@ def test_no_ranks_own_number_is_on_a_wire() -> None:
 
 
 def passes(
-    purpose: Any, work: Callable[[int], Any], statistics: Callable[[int], bytes]
+    purpose: Any,
+    work: Callable[[int], Any],
+    statistics: Callable[[int], bytes],
+    lie: Callable[[PassReport], PassReport] = lambda own: own,
+    kind: type[SealedGroup] = SealedGroup,
 ) -> tuple[list[Any], list[list[PassReport]]]:
-    """What each rank ends with, and the reports that it put on the wires."""
+    """What each rank ends with, and the reports that it put on the wires.
+
+    Rank 2 has this kind of group, and tells a lie.
+    """
     wires, told = simulated_wires(RANKS), [list[PassReport]() for _ in range(RANKS)]
-    plans = [
+    planned = [
         [VisitBatch(0, purpose, 0, (replace(stop(rank), purpose=purpose),))]
         for rank in range(RANKS)
     ]
@@ -287,11 +323,12 @@ def passes(
         blob = statistics(rank)
         trainer: Any = SimpleNamespace(steps=0, statistics=blob, joint=None)
         trainer.take_sums = lambda total: setattr(trainer, "statistics", total)
-        with SealedGroup(rank, wires[rank]) as group:
+        odd = rank == RANKS - 1
+        with (kind if odd else SealedGroup)(rank, wires[rank]) as group:
             rounds: Any = GroupRounds(
                 group,
                 trainer,
-                plans,
+                planned,
                 lambda purpose, epoch: (work(rank), Uses()),
                 max_norm=0.0,
                 sums=sums_of(group),
@@ -299,11 +336,15 @@ def passes(
             share = rounds._share
 
             def kept(own: PassReport) -> Any:
+                own = lie(own) if odd else own
                 told[rank].append(own)
                 return share(own)
 
             rounds._share = kept
-            return rounds.run(purpose, 0), trainer.statistics
+            try:
+                return rounds.run(purpose, 0), trainer.statistics
+            except SealiftError as error:
+                return error
 
     with ThreadPoolExecutor(RANKS) as pool:
         return list(pool.map(one, range(RANKS))), told
@@ -335,3 +376,117 @@ def test_a_report_has_no_sum_and_the_result_is_of_all_ranks() -> None:
     assert count == sum_numbers(
         parse_tensors(add_sums(blob(rank + 1) for rank in range(RANKS)))["count"]
     )
+
+
+def measure(rank: int) -> tuple[RankNumbers, ...]:
+    return (RankNumbers(stop=stop(rank), metrics=told(rank)),)
+
+
+def prepare(rank: int) -> tuple[RankNumbers, ...]:
+    return (RankNumbers(stop=replace(stop(rank), purpose="prepare"), metrics={}),)
+
+
+def aloud(report: PassReport) -> PassReport:
+    parts = tuple(replace(each, metrics={"loss": 0.25}) for each in report.parts)
+    return replace(report, parts=parts)
+
+
+@pytest.mark.parametrize(
+    ("purpose", "work", "lie"),
+    [
+        ("heldout", measure, aloud),
+        ("prepare", prepare, lambda own: replace(own, sums=blob(1))),
+    ],
+)
+def test_a_number_in_a_report_is_refused(purpose: Any, work: Any, lie: Any) -> None:
+    sums = blob if purpose == "prepare" else lambda rank: b""
+    found, _reports = passes(purpose, work, lambda rank: sums(rank + 1), lie)
+    for error in found[:2]:
+        assert (error.code, error.ranks) == ("untrue-report", (2,))
+        assert "only added up masked" in str(error)
+
+
+def test_no_sums_of_prepare_are_of_fewer_owners(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    added: list[Any] = []
+    monkeypatch.setattr(SumsOnly, "add_statistics", lambda *given: added.append(given))
+    found, _reports = passes(
+        "prepare", prepare, lambda rank: b"" if rank == 2 else blob(rank + 1)
+    )
+    for error in found:
+        assert (error.code, error.ranks) == ("untrue-report", (2,))
+    assert added == []
+
+
+def test_a_sum_of_prepare_that_would_be_cut_ends_the_job_before_any_is_told() -> None:
+    large = np.array([2.0**39])
+    sums = {"mean": TensorBytes("F64", large.shape, memoryview(large.tobytes()))}
+    found, reports = passes("prepare", prepare, lambda rank: pack_tensors(sums))
+    assert {error.code for error in found} == {"statistics-withheld"}
+    assert {report.sums for each in reports for report in each} == {b""}
+
+
+class TwoSums(SealedGroup):
+    """Adds something to what it tells rank 1 alone, of sums of 64 bits."""
+
+    summing = False
+
+    def all_reduce(self, tensor: Any, *how: Any) -> None:
+        self.summing = tensor.dtype == np.uint64 and tensor.size > 1
+        super().all_reduce(tensor, *how)
+        self.summing = False
+
+    def _send_all(self, message: Any) -> None:
+        for number, peer in self._peers.items():
+            other = bytearray(message)
+            if self.summing and number == 1:
+                other[-6] ^= 1
+            peer.send(bytes(other))
+
+
+def test_two_sums_of_measures_are_found() -> None:
+    """Nobody publishes a number that another rank was told otherwise."""
+    found, _reports = passes("heldout", measure, lambda rank: b"", kind=TwoSums)
+    assert {error.code for error in found[:2]} == {"ranks-diverged"}
+    assert "added up other measures" in str(found[0])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "changes", "words"),
+    [
+        (3, {}, ""),
+        (2, {}, "three or more"),
+        (3, {"sync": "step"}, 'with sync = "round"'),
+        (3, {"max_norm": 1.0}, "without max_norm"),
+    ],
+)
+def test_each_rank_refuses_what_sums_alone_do_not_hide(
+    ranks: int, changes: dict[str, Any], words: str
+) -> None:
+    """By the job alone: the agreement's own check is another one."""
+    agreement = make_consortium().agreement
+    owners = agreement.data_owners[:ranks]
+    kept = tuple(each for each in agreement.resources if each.owner in (*owners, "dan"))
+    fits: Any = SimpleNamespace(
+        data_owners=owners, holders=owners, resources=kept, group=None
+    )
+    settings = JobSettings(slices=SlicesSettings(count=ranks, sums="only", **changes))
+    if not words:
+        plans._check_slices(settings, fits)
+        return
+    with pytest.raises(UsageError, match=words) as caught:
+        plans._check_slices(settings, fits)
+    assert caught.value.code == "slices-differ"
+
+
+def test_an_agreement_of_two_owners_has_no_sums_alone() -> None:
+    agreement = make_consortium().agreement
+    training = replace(
+        TRAINING, plans=("ddp",), rows=("owner",), sync=("round",), sums=("only",),
+        max_norm=Between(0, 0), slices=Between(2, 3), drop_last=(True,),
+    )  # fmt: skip
+    replace(agreement, group=GroupRule(3, "owner"), training=training)
+    with pytest.raises(MalformedError, match="by subtraction") as caught:
+        replace(agreement, group=GroupRule(2, "share"), training=training)
+    assert caught.value.code == "bad-agreement"

@@ -264,7 +264,7 @@ def _tell_sums(subject: _Subject) -> Iterator[Sentence]:
     yield Sentence(_LEAVES, text)
     if agreement.group is not None:
         few = subject.fewest_rows < FLOOR_ROWS
-        if subject.only_sums and agreement.ranks > 2:
+        if subject.only_sums:
             text = "The other accelerators learn these sums over all owners' rows, and none of one owner's alone."
             return (yield Sentence(_LEAVES, text))
         text = (
@@ -285,7 +285,7 @@ def _tell_numbers(subject: _Subject) -> Iterator[Sentence]:
     least, most = count(rule.metric_rows, "row"), count(rule.values_per_visit, "value")
     seen_by = SEEN_BY[rule.audience]
     if subject.only_sums and rule.audience == "everyone":
-        seen_by = "nobody but that owner: all parties get the result over all owners' rows together"
+        seen_by = "nobody but that owner: all parties get the result over all owners' rows together, where every owner has one"
     shown = say_numbers(
         rule.metrics, subject.rows,
         least=least, most=most, digits=rule.digits, seen_by=seen_by,

@@ -67,7 +67,7 @@ def say_updates(
         fewest_rows: Behind an update of a round, at least.
     """
     if training.sums == ("only",):
-        yield from _say_masked(training, group, readers, rows, fewest_rows)
+        yield from _say_masked(training, group, rows)
         return
     yield (
         f"{group.promise}. {readers[:1].upper()}{readers[1:]} can read the updates of {rows}: each machine "
@@ -96,7 +96,7 @@ def say_updates(
 
 
 def _say_masked(
-    training: TrainingRule, group: GroupRule, readers: str, rows: str, fewest_rows: int
+    training: TrainingRule, group: GroupRule, rows: str
 ) -> Iterator[tuple[str, Few]]:
     """The same where they learn sums alone (``sums = "only"``)."""
     yield (
@@ -107,13 +107,12 @@ def _say_masked(
         "these few rows add.",
         None,
     )
-    if group.ranks == 2:
-        few = fewest_rows < FLOOR_ROWS
-        yield (
-            f"With two machines this hides nothing: {readers} subtract their own part from the sum, and have the "
-            f"update of {rows}.",
-            "round-updates" if few else None,
-        )
+    yield (
+        "Not masked are names and shapes of the model and of the recipe's sums, how many steps were made, and which "
+        "measures a machine has: a recipe that lets them depend on rows tells something of these rows. A sum over "
+        "all owners less one over all but one is that one's: each run with another set of owners tells this.",
+        None,
+    )
     yield (
         f"Before it is added, each number is rounded to a multiple of 2^-{say_range(training.sum_places)} and written in "
         f"{say_range(training.sum_bits)} bits; one beyond {say_range(training.sum_bound)} is cut to it (sum_bound). How many were cut "

@@ -39,7 +39,7 @@ class SumEncoding:
             MalformedError: ``sums-overflow``.
         """
         room = self.bits - 1
-        if ranks * math.ceil(self.bound * 2.0**self.places * _SLACK) >= 1 << room:
+        if self.largest(ranks) >= 1 << room:
             most = math.floor(room - math.log2(ranks * self.bound * _SLACK) - 1e-9)
             raise MalformedError(
                 f"sums of {ranks} ranks with sum_bound = {self.bound:g} and sum_places = "
@@ -47,6 +47,10 @@ class SumEncoding:
                 why=f"with this bound at most sum_places = {most} fits",
                 code="sums-overflow",
             )
+
+    def largest(self, ranks: int) -> int:
+        """Magnitude of a sum of so many ranks, as a whole number, at most."""
+        return ranks * math.ceil(self.bound * 2.0**self.places * _SLACK)
 
     @property
     def wide(self) -> SumEncoding:

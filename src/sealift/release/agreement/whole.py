@@ -397,6 +397,12 @@ class Agreement:
                 raise inconsistent(
                     f"names {plan}, which needs [{part}]", "training.plans"
                 )
+        if "only" in training.sums and self.ranks < 3:
+            raise inconsistent(
+                f'has "only", and the group has {self.ranks} ranks: with two, each has the '
+                "other's part by subtraction; three or more are needed",
+                "training.sums",
+            )
         training.require_shown_rows(metric_rows)
         fewest = training.fewest_table_rows(metric_rows)
         for index, entry in enumerate(self.resources):

@@ -194,6 +194,12 @@ def _check_slices(settings: JobSettings, agreement: Agreement) -> None:
             'and with sync = "round"',
             settings,
         )
+    if slices.sums == "only" and slices.count < 3:
+        raise _slices_differ(
+            'sums = "only" needs three or more: with two, each has the other\'s part by '
+            "subtraction",
+            settings,
+        )
     if slices.count == 1:
         return
     if slices.rows == "owner" and slices.count != owners:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -185,7 +185,7 @@ class RankedJob:
             PeerError: ``rank-lost``, if another rank is gone.
             SealiftError: whatever ended the job, here or there.
         """
-        with as_lost():
+        with as_lost(), closing(self._masked) if self._masked else nullcontext():
             passes = list(self.settings.visits.passes())
             position = self._meet(passes)
             self._rows_before = self.trainer.rows_trained

@@ -280,8 +280,12 @@ class GroupRounds:
         """Reports in which the first part has what all parts come to, and all rows."""
         parts = [part for report in reports for part in report.parts]
         own = [(each.stop, each.metrics) for each in measured]
-        rows, metrics = sums.add_measures(own, [each.stop for each in parts])
+        stops = [each.stop for each in parts]
+        rows, metrics = sums.add_measures(own, stops, self._tell)
         self.cut = sums.count_cut()
+        found = encode({"rows": rows, "metrics": metrics, "cut": self.cut})
+        digests = self._tell(content_hash(found))
+        self._demand_alike(digests, "added up other measures", DIVERGED)
         if not metrics:
             return tuple(reports)
         stop = replace(parts[0].stop, rows=rows)
@@ -520,6 +524,23 @@ class GroupRounds:
                 self.refuse(rank, "it reports sums of a pass that computes none")
             if [part.stop for part in report.parts] != stops_of(plan, purpose, epoch):
                 self.refuse(rank, "it reports metrics that do not belong to its rows")
+            if self._sums is not None:
+                self._demand_only_layout(rank, report, reports)
+
+    def _demand_only_layout(
+        self, rank: int, report: PassReport, reports: Sequence[PassReport]
+    ) -> None:
+        """With ``sums = "only"`` a report has no number, and all ranks have the same sums."""
+        if any(part.metrics for part in report.parts):
+            self.refuse(
+                rank, "it reports measures, and here they are only added up masked"
+            )
+        with self.blaming(rank):
+            layout = layout_of(report.sums)
+        if report.sums and layout != report.sums:
+            self.refuse(rank, "it reports sums, and here they are only added up masked")
+        if not report.sums and any(each.sums for each in reports):
+            self.refuse(rank, "it has no sums of prepare, and other ranks have some")
 
     def _add_reported(self, reports: Sequence[PassReport]) -> bytes:
         """All ranks' sums together; the first one whose names or shapes differ is named."""

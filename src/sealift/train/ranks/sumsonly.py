@@ -1,8 +1,8 @@
 """A job whose ranks learn the sum of what all of them bring, and nothing else of one.
 
 What ranks of other jobs tell each other one by one is added up here, masked: states by their
-roles, the sums of ``prepare``, and measures: means as sums over rows beside the rows, tallies
-place by place. The output rule then judges the sum. What is compared openly follows from
+roles, the sums of ``prepare``, and measures: means times their rows, tallies place by
+place, where every rank has them. The output rule then judges the sum. What is compared openly follows from
 recipe and plan alone: names, shapes, steps and rows.
 Source: spec/collective.md section 7.
 """
@@ -10,7 +10,7 @@ Source: spec/collective.md section 7.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -19,11 +19,18 @@ import numpy as np
 from sealift.collective.announcement import Algorithm
 from sealift.collective.masked import MaskedSums
 from sealift.data.schedule.visits import Stop
+from sealift.errors import JobError
 from sealift.release.agreement import OutputRule
 from sealift.release.agreement.sums import COUNTS, MEASURES, SCALARS
 from sealift.release.agreement.tallies import Tally, tally_of
 from sealift.train.loop.averaging import AveragedPiece
-from sealift.train.loop.measures import put_together, take_apart
+from sealift.train.loop.measures import (
+    WITHHELD,
+    Cell,
+    Cells,
+    put_together,
+    take_apart,
+)
 from sealift.train.loop.states import TensorBytes, pack_tensors
 from sealift.train.loop.statistics import check_sums, sum_numbers
 
@@ -59,7 +66,7 @@ class SumsOnly:
 
         Args:
             layout: Names and shapes, the same on every rank.
-            own: This rank's sums; empty for none.
+            own: This rank's sums, of this layout; empty where it has none.
 
         Raises:
             MalformedError: ``bad-tensors``, if a sum is outside its range.
@@ -67,7 +74,7 @@ class SumsOnly:
         total, mine = check_sums(layout), check_sums(own) if own else {}
         for dtype, (kind, encoding) in _KINDS.items():
             names = [name for name, each in total.items() if each.dtype == dtype]
-            parts = [sum_numbers(mine.get(name, total[name])) for name in names]
+            parts = [sum_numbers(mine[name]) for name in names]
             numbers = np.array([n for part in parts for n in part], kind)
             if not numbers.size:
                 continue
@@ -85,79 +92,79 @@ class SumsOnly:
         self,
         measured: Sequence[tuple[Stop, Mapping[str, float]]],
         stops: Sequence[Stop],
+        tell: Callable[[bytes], Sequence[bytes]],
     ) -> tuple[int, dict[str, float]]:
         """Everybody's measures of a pass, as one part of all rows would have told them.
+
+        A measure that a rank lacks is not added up at all: the sum would be of fewer ranks.
 
         Args:
             measured: Numbers of this rank's stops, as the recipe told them.
             stops: Of all ranks.
+            tell: What every rank says, as long on each, and to all alike: which measures
+                it has.
 
         Returns:
-            Rows that they cover, and means and tallies by name, of which every owner with
-            rows enough brought one; nothing where these are fewer than three, or where no
-            more than its owner may know them. The output rule has yet to judge them.
+            Rows that they cover, and means and tallies by name; nothing where a rank has no
+            stop with rows enough, or where no more than its owner may know them. A tally
+            that a rank lacks is withheld. The output rule has yet to judge them.
         """
-        rule = self._rule
-        if rule.audience == "owner" or not rule.metrics:
-            return 0, {}
+        rule, names = self._rule, sorted(self._rule.metrics)
         counted = [each for each in stops if each.rows >= rule.metric_rows]
         owners = len({each.holder for each in counted})
-        # A sum of two is each one's to the other; of one it is its own.
-        if owners < min(3, self._sums.world):
+        if rule.audience == "owner" or not names or owners != self._sums.world:
             return 0, {}
-        vector = dict.fromkeys(self._places(), 0.0)
-        for stop, metrics in measured:
-            if stop.rows >= rule.metric_rows:
-                self._collect(stop.rows, metrics, vector)
-        numbers = np.fromiter(vector.values(), np.float64, len(vector))
-        self._sums.add_up(numbers, MEASURES)
-        total = dict(zip(vector, numbers.tolist(), strict=True))
-        rows = sum(each.rows for each in counted)
+        own = self._own_cells(measured)
+        told = tell(bytes(name in own for name in names))
+        common = [
+            n for at, n in enumerate(names) if all(each[at] == 1 for each in told)
+        ]
+        numbers = np.array([v for n in common for v in own[n].values()], np.float64)
+        if common:
+            self._sums.add_up(numbers, MEASURES)
+        rows, sums = sum(each.rows for each in counted), iter(numbers.tolist())
         found: dict[str, float] = {}
-        for name in sorted(rule.metrics):
-            if (
-                total[name, "rows"] != rows
-            ):  # a rank has none: the sum would be the others'
-                continue
-            if tally_of(name) is None:
-                found[name] = total[name, "sum"] / rows
+        for name in names:
+            if name in common:
+                cells: Cells = {place: next(sums) for place in own[name]}
             else:
-                cells = {
-                    place: value
-                    for (of, place), value in total.items()
-                    if of == name and isinstance(place, tuple)
-                }
+                cells = WITHHELD
+            if tally_of(name) is not None:
                 found |= put_together(name, cells)
+            elif name in common:
+                found[name] = cells[()] / rows
         return rows, found
 
-    def _places(self) -> Iterator[tuple[str, str | tuple[int, ...]]]:
-        """The same on every rank: by the agreement alone."""
-        for name in sorted(self._rule.metrics):
-            yield name, "rows"
-            if (tally := tally_of(name)) is None:
-                yield name, "sum"
+    def _own_cells(
+        self, measured: Sequence[tuple[Stop, Mapping[str, float]]]
+    ) -> dict[str, dict[Cell, float]]:
+        """What this rank has of each measure, summed over its rows: all of it, or nothing.
+
+        A mean has one place, times its rows. What would be cut to the bound is not there.
+        """
+        found = dict[str, dict[Cell, float]]()
+        for name in self._rule.metrics:
+            tally = tally_of(name)
+            places = [()] if tally is None else _places_of(tally)
+            cells = dict.fromkeys(places, 0.0)
+            for stop, metrics in measured:
+                if stop.rows < self._rule.metric_rows:
+                    continue
+                means, tallies = take_apart(metrics)
+                told = tallies.get(name, {})
+                if tally is None:
+                    told = {(): means.get(name, math.nan) * stop.rows}
+                if not told or not told.keys() <= cells.keys():
+                    break
+                for place, value in told.items():
+                    cells[place] += value
             else:
-                yield from ((name, place) for place in _places_of(tally))
-
-    def _collect(
-        self,
-        rows: int,
-        metrics: Mapping[str, float],
-        vector: dict[tuple[str, str | tuple[int, ...]], float],
-    ) -> None:
-        means, tallies = take_apart(metrics)
-        for name, value in means.items():
-            if (name, "sum") in vector and math.isfinite(value):
-                vector[name, "rows"] += rows
-                vector[name, "sum"] += value * rows
-        for name, cells in tallies.items():
-            if (name, "rows") in vector:
-                vector[name, "rows"] += rows
-                for place, value in cells.items():
-                    vector[name, place] += value
+                if all(abs(each) <= MEASURES.bound for each in cells.values()):
+                    found[name] = cells
+        return found
 
 
-def _places_of(tally: Tally) -> Iterator[tuple[int, ...]]:
+def _places_of(tally: Tally) -> Iterator[Cell]:
     for which in range(_SUMS_OF[tally.kind]):
         if tally.kind == "regression":
             yield (which,)
@@ -166,8 +173,20 @@ def _places_of(tally: Tally) -> Iterator[tuple[int, ...]]:
 
 
 def layout_of(sums: bytes) -> bytes:
-    """Names and shapes of sums, with zeros in place of the numbers."""
+    """Names and shapes of sums, with zeros in place of the numbers.
+
+    Raises:
+        JobError: ``statistics-withheld``, if one of them would be cut to the bound.
+    """
     found = check_sums(sums) if sums else {}
+    for each in found.values():
+        bound = _KINDS[each.dtype][1].bound
+        if any(abs(number) > bound for number in sum_numbers(each)):
+            raise JobError(
+                "a sum of prepare is too large to be added up masked",
+                why=f"it is beyond {bound:.0f}",
+                code="statistics-withheld",
+            )
     return pack_tensors({name: _emptied(each) for name, each in found.items()})
 
 
