@@ -29,14 +29,16 @@ def test_ready_is_said_once_and_each_sentence_is_one_line(
     environment = {"NOTIFY_SOCKET": manager.getsockname()}
     sink = with_notices(heard.append, environment)
     assert environment == {}  # no child speaks for this process
-    evil = Event("statement.told", {"who": "x", "line": "a\nREADY=1\nWATCHDOG=1"})
+    measured = Event("rank.measured", {"rows": 20, "metric.own.auc": 0.93})
+    evil = Event("relay.lost", {"rejoin_s": 1.0, "line": "a\nREADY=1\nWATCHDOG=1"})
     ready = Event("broker.ready", {"broker": "north"})
-    for each in (evil, ready, ready):
+    for each in (measured, evil, ready, ready):
         sink(each)
-    assert heard == [evil, ready, ready]
+    assert heard == [measured, evil, ready, ready]
     said = [manager.recv(4096).decode().split("\n") for _ in range(3)]
     assert [len(lines) for lines in said] == [1, 2, 1]
     assert said[0][0].startswith("STATUS=")
+    assert "a READY=1 WATCHDOG=1" in said[0][0]  # of the second event
     assert said[1][0] == "READY=1"
     assert said[2][0].startswith("STATUS=")
 

@@ -1,8 +1,8 @@
 """Roles as services: what a service manager is told (systemd's protocol, man 3 sd_notify).
 
 ``NOTIFY_SOCKET`` names a socket that takes datagrams of lines: ``READY=1`` once, when the role
-does what it is there for; ``STATUS=`` with each sentence that a person would read;
-``WATCHDOG=1`` twice in the time that ``WATCHDOG_USEC`` says. A sign of life says that this process
+does what it is there for; ``STATUS=`` with a sentence about who is there and what is awaited,
+since every user of the machine may read it; ``WATCHDOG=1`` twice in the time that ``WATCHDOG_USEC`` says. A sign of life says that this process
 runs and that its threads get their turn. It does not say that work goes on: a role waits for
 others as long as its job says, and what bounds that wait is the job's, not the manager's.
 """
@@ -32,6 +32,20 @@ READY: Final = frozenset(
         "shares.listening",
     }
 )
+# What names no row, no measure and nothing else of an owner's table.
+_SHOWN: Final = READY | {
+    "accelerator.lost",
+    "holder.missing",
+    "job.complete",
+    "job.gathered",
+    "job.ready",
+    "lease.lost",
+    "relay.awaited",
+    "relay.lost",
+    "role.arrived",
+    "serve.listening",
+    "visit.again",
+}
 _MAX_STATUS_CHARS: Final = 200
 
 
@@ -50,7 +64,7 @@ def with_notices(
     if not place:
         return sink
     notified = _NotifySocket(place)
-    if period_us.isdecimal() and process in ("", str(os.getpid())):
+    if period_us.isdecimal() and int(period_us) and process in ("", str(os.getpid())):
         notified.watch(int(period_us) / 1e6)
 
     def tell(event: Event) -> None:
@@ -72,7 +86,8 @@ class _NotifySocket:
         if event.kind in READY and not self._ready:
             self._ready = True
             lines.append("READY=1")
-        if said := visible(" ".join(sentence(event.kind, event.fields).split())):
+        if event.kind in _SHOWN:
+            said = visible(" ".join(sentence(event.kind, event.fields).split()))
             lines.append(f"STATUS={said[:_MAX_STATUS_CHARS]}")
         self._send(lines)
 
