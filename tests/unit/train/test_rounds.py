@@ -308,7 +308,7 @@ ABOUT = Failed("untrue-report", "/home/bern", (0,))
     [
         (None, SILENT, "rank-lost", (2,)),
         (LATER, SILENT, "rank-lost", (2,)),
-        (LATER, None, "rank-lost", (0,)),
+        (LATER, None, "rank-lost", (1, 0)),
         (ABOUT, LATER, "untrue-report", (1, 0)),
         (Failed("bad-row", "", ()), LATER, "bad-row", (1,)),
         (JobReady("", 0, 0, why="", sandbox=""), MODEL, "bad-message", (2,)),
@@ -367,8 +367,18 @@ def test_every_rank_has_its_own_last_word(code: str) -> None:
 @pytest.mark.parametrize(
     ("error", "said", "code", "words"),
     [
-        (LOST, Failed("rank-lost", "", (2,)), "rank-lost", "rank 2 (cleo) disc"),
-        (LOST, Failed("other-run", "", (0, 1)), "other-run", "rank 0 (ada) ended"),
+        (
+            LOST,
+            Failed("rank-lost", "", (2,)),
+            "rank-lost",
+            "says that rank 2 (cleo) disc",
+        ),
+        (
+            LOST,
+            Failed("other-run", "", (0, 1)),
+            "other-run",
+            "host's machine says that rank 0 (ada)",
+        ),
         (
             LOST,
             Failed("no-such\x1b", "\x1b", (9, -1)),
@@ -396,7 +406,11 @@ def test_a_rank_says_whom_the_orchestrator_names(
     ("said", "code", "words"),
     [
         (Failed("no-memory", ""), "no-memory", "rank 1 (bern) failed: There is"),
-        (Failed("rank-lost", "", (2,)), "rank-lost", "rank 2 (cleo) disconnected"),
+        (
+            Failed("rank-lost", "", (2,)),
+            "rank-lost",
+            "rank 1 (bern) says that rank 2 (cleo) d",
+        ),
         (ABOUT, "untrue-report", "rank 1 (bern) ended the job because of rank 0 (ada)"),
     ],
 )
@@ -441,6 +455,8 @@ NAMES = ("rank 0 (north)", "rank 1 (east)", "rank 2 (south)")
         (Failed("no-such\x1b[2J", "\x1b[31m"), "rank-failed", (1,)),
         (Failed("bad-row", "", (7,)), "rank-failed", (1,)),
         (Failed("bad-row", "", (-1,)), "rank-failed", (1,)),
+        (Failed("rank-lost", "", (2,)), "rank-lost", (1, 2)),
+        (Failed("peer-missing", "", (2,)), "rank-failed", (1,)),
     ],
 )
 def test_of_a_ranks_error_we_say_the_meaning_in_our_own_words(

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from sealift.cli.roles.join import _job_ended
 from sealift.codec import encode_named
-from sealift.errors import MalformedError
-from sealift.ids import Digest
+from sealift.errors import JobError, MalformedError, PeerError
+from sealift.ids import Digest, Role
+from sealift.travel.orchestrator.job import dismiss_roles
+from sealift.travel.orchestrator.sessions import LiveSessions
 from sealift.travel.visit.messages import (
     MAX_RUN_RECEIPT_BYTES,
     PART_BYTES,
+    Failed,
+    FailedError,
     Finished,
     Output,
     message_name,
@@ -79,9 +85,42 @@ def test_an_owner_hears_why_a_job_failed_elsewhere_and_who_was_missing() -> None
     )
     error = _job_ended(ended, agreement)
     assert error.code == "peer-missing"
-    assert f"{agreement.operator} ended the job for all parties; ada did not" in str(
-        error
+    assert (
+        f"{agreement.operator} ended the job for all parties and says that ada did"
+        in str(error)
     )
     assert "mallory" not in str(error)
     unknown = _job_ended(replace(ended, code="no-such\x1b", missing=()), agreement)
     assert (unknown.code, "\x1b" in str(unknown)) == ("job", False)
+
+
+class Holder(Wire):
+    """A holder's session, as the orchestrator has it."""
+
+    peer = SimpleNamespace(role=Role.HOLDER, name="ada")
+
+    def receive(self, timeout_s: float | None) -> bytes:
+        raise PeerError("it is closed", code="session-closed")
+
+
+@pytest.mark.parametrize(
+    ("cause", "code", "missing"),
+    [
+        (FailedError(Failed("no-memory", "")), "no-memory", ()),
+        (FailedError(Failed("output-withheld", "")), "output-withheld", ("cleo",)),
+        (PeerError("gone", code="peer-missing"), "peer-missing", ("cleo",)),
+        (JobError("bad", code="bad-row"), "bad-row", ()),
+    ],
+)
+def test_holders_hear_what_ended_a_job_and_who_was_missing_if_that_did(
+    cause: Exception, code: str, missing: tuple[str, ...]
+) -> None:
+    holder = Holder()
+    sessions = LiveSessions(clock=time.monotonic)
+    sessions.enter(cast(Any, holder))
+    agreement = make_consortium().verified()
+    dismiss_roles(sessions, agreement, "failed", cause=cause, missing=("cleo",))
+    wire: Any = Wire()
+    wire.sent = holder.sent
+    told = receive_message(wire, Finished, timeout_s=1.0)
+    assert (told.code, told.missing) == (code, missing)

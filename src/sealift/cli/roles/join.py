@@ -148,11 +148,11 @@ def _job_ended(finished: Finished, agreement: Agreement) -> JobError:
     """Why a job ended that failed elsewhere, as its operator's machine names it."""
     missing = [each for each in finished.missing if each in agreement.holders]
     known = meaning(finished.code)
-    who = f"; {say_list(missing)} did not connect in time" if missing else ""
+    who = f" and says that {say_list(missing)} did not connect" if missing else ""
     code = finished.code if known else JobError.default_code
     return JobError(
         f"{agreement.operator} ended the job for all parties{who}",
-        why=known or "its machine did not say why",
+        why=f"its machine says: {known}" if known else "its machine did not say why",
         fix=f"`sealift explain {code}` says what can be done; then start every party's command "
         "again: the job continues from its checkpoint if it has one",
         code=code,

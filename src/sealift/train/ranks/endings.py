@@ -32,7 +32,8 @@ def group_ended(
 
     Args:
         kind: Of the error, for its exit code.
-        people: The ranks that it is about, as people call them; none if nobody is named.
+        people: The rank that says it, and those that it blames, as people call them; none
+            if nobody is named.
         code: What ended it, in the catalogue's name; another one is not repeated.
         why: In other words than the catalogue's; of a recipe whose text may be shown.
         ranks: The numbers of ``people``.
@@ -40,7 +41,10 @@ def group_ended(
     code = code if meaning(code) else FAILED
     who = " and ".join(people) or "another rank"
     if code == LOST:
-        what, why, fix = f"{who} disconnected or stopped answering", "", _ON_RETURN
+        what, why, fix = "disconnected or stopped answering", "", _ON_RETURN
+        what = f"{' and '.join(people[1:]) or who} {what}"
+        if len(people) > 1:  # it may be the liar
+            what = f"{people[0]} says that {what}"
         kind = PeerError
     elif code == MISSING:
         what, why, fix = f"{who} did not connect in time", "", ON_AGAIN

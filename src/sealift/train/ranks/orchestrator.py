@@ -295,16 +295,16 @@ class RankWords:
             tell(error)
 
     def explain(self, failed: Failed) -> Failed:
-        """Its error in our own words: a code of the catalogue, and the ranks it is about."""
+        """Its error in our own words: a code of the catalogue, itself, and the ranks it blames."""
         others = [each for each in failed.ranks if each != self.rank]
-        if not (known := meaning(failed.code)) or set(others) - set(
-            range(len(self.names))
-        ):
+        known = (
+            "" if failed.code == MISSING else meaning(failed.code)
+        )  # only we know that
+        if not known or set(others) - set(range(len(self.names))):
             return Failed(FAILED, meaning(FAILED), (self.rank,))
         if self.text and failed.line:
             known = quote_foreign(failed.line, MAX_LINE)
-        lost = tuple(others) if failed.code == LOST else ()
-        return Failed(failed.code, known, lost or (self.rank, *others))
+        return Failed(failed.code, known, (self.rank, *others))
 
 
 def _last_word(error: SealiftError) -> Failed:

@@ -187,7 +187,7 @@ class Rank:
             elif start.outcome != "finished":
                 raise JobError(
                     "the host's machine ended the job",
-                    why="no party is the cause",
+                    why="it named no party",
                     fix=f"Ask the host what its screen says. {ON_AGAIN}",
                 )
 
@@ -234,7 +234,9 @@ class Rank:
             return error
         people = say_ranks(self._agreement.agreement)
         named = [people[n] for n in failed.ranks if 0 <= n < len(people)]
-        return group_ended(PeerError, named, failed.code, ranks=failed.ranks)
+        ended = group_ended(PeerError, named, failed.code, ranks=failed.ranks)
+        ended.what = f"the host's machine says that {ended.what}"  # which may be untrue
+        return ended
 
     def _failure(self, error: SealiftError) -> Failed:
         """What the orchestrator hears: a name of the catalogue, and whom it is about.
@@ -377,7 +379,7 @@ class Rank:
         for owner in owners:
             if owner not in keys.owners:
                 raise PeerError(
-                    f"the broker of {owner} released no key", code="peer-missing"
+                    f"the broker of {owner} released no key", code="key-missing"
                 )
 
     def _tables(self, keys: ReleasedKeys, stack: ExitStack) -> SealedTables:

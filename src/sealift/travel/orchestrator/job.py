@@ -386,12 +386,13 @@ def dismiss_roles(
         holders: Those of the job; all of the agreement's without.
         receipt: Of the run, for the holders.
         cause: What ended a job that failed: its name is told, and no word of it.
-        missing: Owners that had not come then.
+        missing: Owners that had not come then; told where they are the cause.
     """
     code = cause.code if isinstance(cause, SealiftError) else ""
-    finished = Finished(
-        outcome, agreement.digest, code=code, missing=tuple(sorted(missing))
-    )
+    if isinstance(cause, FailedError):  # the accelerator's own name for it
+        code = cause.failed.code
+    absent = tuple(sorted(missing)) if code in {*_MISSED, "peer-missing"} else ()
+    finished = Finished(outcome, agreement.digest, code=code, missing=absent)
     bring = agreement.agreement.holders if holders is None else holders
     expected = [(Role.HOLDER, holder) for holder in bring]
     expected += [(Role.ACCELERATOR, name) for name in accelerators]
