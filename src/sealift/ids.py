@@ -43,7 +43,9 @@ def cut_names(raw: bytes, length: int) -> list[bytes]:
         MalformedError: if they do not fill the bytes.
     """
     if len(raw) % length:
-        raise MalformedError(f"{len(raw):,} bytes are not names of {length} bytes each")
+        raise MalformedError(
+            f"{len(raw):,} bytes cannot be split into names of {length} bytes"
+        )
     return [raw[at : at + length] for at in range(0, len(raw), length)]
 
 

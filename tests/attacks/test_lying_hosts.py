@@ -225,6 +225,22 @@ def test_an_answer_leaves_after_a_fixed_time(host: LyingHost) -> None:
     assert 1.0 in north.slept
 
 
+def test_a_table_too_large_for_the_memory_is_answered_as_late(
+    host: LyingHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_table(source: Path, *how: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(table, "open_table", open_table)
+    host.lie = once(host, host.host.declaration)
+    north = host.owner("north", answers=("y", "n"))
+    times = iter((100.0, 103.0))
+    north.clock = lambda: next(times)
+    assert north.begin().refused().code == "no-memory"
+    assert 1.0 in north.slept
+    assert host.book.seat("north").declined == REASONS["no-memory"]  # type: ignore[union-attr]
+
+
 def test_the_time_of_a_table_that_does_not_fit_says_as_little(host: LyingHost) -> None:
     host.lie = once(host, host.host.declaration)
     north = host.owner("north", answers=("y",))

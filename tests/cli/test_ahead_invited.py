@@ -117,3 +117,21 @@ def test_the_table_is_compared_once_the_hosts_schema_is_known(
     main(words)
     assert "40 rows, which fit" in capsys.readouterr().out
     assert own.read_text().startswith("[columns]")
+
+
+def test_a_job_that_the_declared_terms_do_not_allow_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "t.csv").write_text("age,label\n1,0\n2,1\n")
+    text = (folder / "invitation.txt").read_text()
+    declared = declare(
+        create_identity("host"),
+        parse_invitation(text).meeting,
+        schema={"fields": [{"name": "age", "dtype": "float32"}]},
+        job="this is no job",
+    )
+    kept = MeetingProgress(invitation=text.strip(), declaration=declared)
+    (folder / "meeting.json").write_bytes(encode(kept))
+    assert main(["join", "invitation.txt", "t.csv", "--check"]) != 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any("compared" in each and "job" in each for each in lines), lines

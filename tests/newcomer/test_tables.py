@@ -163,9 +163,9 @@ def refuse_tables_at_home(parties: Newcomers) -> None:
 
 def train_more_and_kill(parties: Newcomers) -> None:
     """More epochs without a new signature; host and one owner are killed in the midst."""
-    (parties.recipe / "job.toml").write_text(JOB.format(12))
+    (parties.recipe / "job.toml").write_text(JOB.format(30))  # they last past the kill
     host = parties.host()
-    host.wait_text("train epoch 3 of 12")
+    host.wait_text("train epoch 3 of 30")
     host.kill()
     host = parties.host()
     assert host.end() == 0, host.text[-5000:]

@@ -345,7 +345,7 @@ class OwnerMeeting:
         if self.kept.card is not None:  # it was asked, before a restart, or a fetch
             return self._fetch(declared) or Bring(self.kept.card)
         self._write_recipe(declared, files)
-        require_packages(files)
+        require_packages(files, declared.code.entry)
         try:
             self._require_allowed(proposed_agreement(declared, ()))
         except PolicyError:  # its owner reads what it refuses, and no table is touched
@@ -531,6 +531,9 @@ class OwnerMeeting:
                 counted.append(each.count_rows(schema, rows))
         except SealiftError as error:
             return error
+        except MemoryError as error:  # it waits as long as any other answer
+            what = "there is not enough memory to compare the table"
+            return UnavailableError(what, why=error, code="no-memory")
         return None
 
     def _read(self, terms: Terms) -> FromGuest:

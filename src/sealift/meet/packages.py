@@ -1,42 +1,48 @@
-"""Which packages a recipe needs that this machine has not: read off its text, of which nothing runs.
+"""Which modules a recipe needs that this machine has not: read off its text, of which nothing runs.
 
 A recipe that cannot be imported fails once all have signed and the job has begun. An import
-within ``try`` is the recipe's own way to do without, and is not demanded.
+within ``try``, or where the recipe asks what runs it, is its own way to do without, and is
+not demanded; nor is what a file imports that the entry does not reach.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
+from pathlib import PurePosixPath
+from typing import Final
 
-from sealift.errors import UnavailableError
+from sealift.errors import UnavailableError, quote_foreign
+
+_NAMED: Final = 10
+_ASKS: Final = {"TYPE_CHECKING", "__name__", "platform", "version_info"}
 
 
-def require_packages(files: Mapping[str, bytes]) -> None:
-    """Demand what the recipe's modules import, beside each other.
+def require_packages(files: Mapping[str, bytes], entry: str) -> None:
+    """Demand what the recipe imports, beside its own modules.
 
     Args:
         files: Of the recipe, by path.
+        entry: The path of the one that runs, and imports the others.
 
     Raises:
-        UnavailableError: ``recipe-imports``, with the packages that are missing.
+        UnavailableError: ``recipe-imports``, with the modules that are missing.
     """
     own = {path.split("/", 1)[0].removesuffix(".py") for path in files}
-    found = {
-        name
-        for path, text in files.items()
-        if path.endswith(".py")
-        for name in _imported(text)
-    }
-    missing = sorted(each for each in found - own if not _is_there(each))
+    missing = sorted(
+        each for each in _reached(files, entry) - own if not _is_there(each)
+    )
     if missing:
+        named = ", ".join(map(quote_foreign, missing[:_NAMED]))
+        more = len(missing) - _NAMED
         raise UnavailableError(
-            f"the host's recipe imports {', '.join(missing)}",
-            why="this machine has no package of that name"
+            f"the host's recipe imports {named}{f' and {more:,} more' if more > 0 else ''}",
+            why="this machine has no module of that name"
             if len(missing) == 1
-            else "this machine has no packages of these names",
+            else "this machine has no modules of these names",
             code="recipe-imports",
         )
 
@@ -46,17 +52,50 @@ def _is_there(name: str) -> bool:
     return known or find_spec(name) is not None
 
 
-def _imported(text: bytes) -> Iterator[str]:
-    """Names of packages and modules; none of a text that is no Python: the recipe's run says so."""
+def _reached(files: Mapping[str, bytes], entry: str) -> set[str]:
+    """First names of all modules that the entry, and files of the recipe by it, import."""
+    depth = 1 + max((path.count("/") for path in files), default=0)
+    found, left, seen = set[str](), [entry], {entry}
+    while left:
+        path = left.pop()
+        for name, level in _imported(files.get(path, b"")):
+            if not level:
+                found.add(name.split(".")[0])
+            near = PurePosixPath(path).parts[:-level] if level else ()
+            parts = (*near, *filter(None, name.split(".")))[:depth]
+            for end in range(1, len(parts) + 1):
+                module = "/".join(parts[:end])
+                for each in (f"{module}.py", f"{module}/__init__.py"):
+                    if each in files and each not in seen:
+                        seen.add(each)
+                        left.append(each)
+    return found
+
+
+def _imported(text: bytes) -> Iterator[tuple[str, int]]:
+    """Modules, and how far up they are looked for: 0 is from the top.
+
+    None of a text that is no Python: the recipe's run says so.
+    """
     try:
-        left: list[ast.AST] = [ast.parse(text)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they would quote the text as it is
+            left: list[ast.AST] = [ast.parse(text)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     while left:
         node = left.pop()
         if isinstance(node, ast.Import):
-            yield from (each.name.split(".")[0] for each in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            yield node.module.split(".")[0]
-        elif not isinstance(node, ast.Try):
+            yield from ((each.name, 0) for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            for each in node.names:  # each may be a module as well
+                yield f"{node.module or ''}.{each.name}", node.level
+        elif not isinstance(node, ast.Try) and not _asks_what_runs_it(node):
             left += ast.iter_child_nodes(node)
+
+
+def _asks_what_runs_it(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and any(
+        getattr(each, "id", getattr(each, "attr", "")) in _ASKS
+        for each in ast.walk(node.test)
+    )

@@ -24,7 +24,8 @@ from sealift.travel.visit.lease import Lease
 
 ORCHESTRATOR = "orchestrator"
 _NAMED: Final = 4
-_PROCESS: Final = re.compile(r"accelerator-[0-9]+")
+# No part of a path or of a longer name.
+_PROCESS: Final = re.compile(r"(?<![\w/-])accelerator-[0-9]+(?![\w/-])")
 TELLER = "tell-"  # and the name of the party that comes to say something
 
 

@@ -24,6 +24,10 @@ except ImportError:
         "import parts.inner\nfrom parts import other\nfrom . import near\n",
         "from .near import far_off\n",
         "import __main__\n",
+        "if TYPE_CHECKING:\n    import far_off\n",
+        "if typing.TYPE_CHECKING:\n    import far_off\n",
+        "if __name__ == '__main__':\n    import far_off\n",
+        "if sys.version_info >= (3, 9):\n    pass\nelse:\n    import far_off\n",
         OPTIONAL,
         "this is no Python",
         "x = " + "(" * 5000,
@@ -31,11 +35,25 @@ except ImportError:
     ],
 )
 def test_what_is_there_or_can_be_done_without_is_allowed(text: str) -> None:
-    require_packages(
-        {"recipe.py": text.encode(), "parts/inner.py": b"", "a.json": b"{"}
-    )
+    files = {
+        "recipe.py": text.encode(),
+        "parts/inner.py": b"",
+        "a.json": b"{",
+        "tools/draw.py": b"import far_off",
+    }
+    require_packages(files, "recipe.py")
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "import parts.inner",
+        "from parts import inner",
+        "from parts.inner import thing",
+        "from .parts import inner",
+        "from parts import beside",
+    ],
+)
 @pytest.mark.parametrize(
     "text",
     [
@@ -46,8 +64,27 @@ def test_what_is_there_or_can_be_done_without_is_allowed(text: str) -> None:
         "class A:\n    if True:\n        import far_off\n",
     ],
 )
-def test_what_is_missing_is_named(text: str) -> None:
+def test_what_is_missing_is_named(text: str, entry: str) -> None:
+    files = {
+        "parts/inner.py": text.encode(),
+        "parts/beside.py": b"from . import inner",
+        "recipe.py": entry.encode(),
+    }
     with pytest.raises(SealiftError, match="imports far_off: ") as refused:
-        require_packages({"parts/inner.py": text.encode(), "recipe.py": b""})
+        require_packages(files, "recipe.py")
     assert refused.value.code == "recipe-imports"
     assert "far_off" not in sys.modules
+
+
+def test_a_host_fills_no_screen_with_names() -> None:
+    names = [f"far_{n}_{'a' * 3000}" for n in range(30)]
+    with pytest.raises(SealiftError, match="and 20 more: ") as refused:
+        require_packages(
+            {"recipe.py": f"import {', '.join(names)}".encode()}, "recipe.py"
+        )
+    assert len(str(refused.value)) < 2000
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_python_warns_of_stands_on_no_screen() -> None:
+    require_packages({"recipe.py": b"x = '\\d'\ny = 1 is 1\n"}, "recipe.py")

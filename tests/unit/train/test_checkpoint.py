@@ -159,5 +159,7 @@ def test_receipts_of_a_long_run_take_little_of_a_checkpoint() -> None:
     raw = encode(packed)
     assert len(raw) < 44 * len(receipts)
     assert decode(PackedUses, raw).unpack() == uses
-    with pytest.raises(MalformedError, match="31 bytes are not names of 32 bytes"):
+    with pytest.raises(
+        MalformedError, match="31 bytes cannot be split into names of 32 bytes"
+    ):
         PackedUses((), bytes(31)).unpack()

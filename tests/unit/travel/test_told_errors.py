@@ -14,6 +14,7 @@ from sealift.errors import (
     SealiftError,
     UnavailableError,
 )
+from sealift.travel.peers import call_by_person
 from sealift.travel.visit.errors import job_failed, named_errors
 from sealift.travel.visit.messages import Failed, FailedError
 
@@ -42,3 +43,22 @@ def test_a_job_ends_by_the_name_and_exit_that_were_told(error: SealiftError) -> 
         assert (type(said), said.code) == (type(error), error.code)
     assert str(begun) == str(error)
     assert str(under_way) == f"the job failed: {error}"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("accelerator-1 is gone", "rank 1 is gone"),
+        ("gone: accelerator-1.", "gone: rank 1."),
+        ("/srv/accelerator-1/job.toml", "/srv/accelerator-1/job.toml"),
+        ("accelerator-1/job.toml", "accelerator-1/job.toml"),
+        (
+            "my-accelerator-1 and accelerator-1-b",
+            "my-accelerator-1 and accelerator-1-b",
+        ),
+    ],
+)
+def test_accelerators_are_called_by_people_and_paths_stay_as_they_are(
+    text: str, said: str
+) -> None:
+    assert call_by_person(text, {"accelerator-1": "rank 1"}) == said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from sealift.channel.record.outputfile import open_output
@@ -24,6 +25,7 @@ from sealift.errors import SealiftError, UnavailableError
 from sealift.events import say_local_time, wall_clock
 from sealift.meet.invitation import Invitation
 from sealift.meet.owner import fewest_rows, read_kept
+from sealift.meet.table import BroughtTable
 from sealift.meet.terms import Declaration
 from sealift.release.agreement.explain import count
 from sealift.train.job.settings import parse_address
@@ -99,17 +101,16 @@ def _compare(
     """Every cell, as after the question; nobody hears of it."""
     try:
         tables = brought_by(args, open_folder(Path.cwd(), name).identity())
-        fewest = fewest_rows(declared)
     except SealiftError:  # a check of its own says what is wrong
         return
     schema = _schema_of(declared)
-    for each, rows in zip(tables, fewest, strict=False):
-        checks.look(
-            "compared",
-            lambda each=each, rows=rows: (  # type: ignore[misc]
-                f"{each.name}: {count(each.count_rows(schema, rows), 'row')}, which fit what the host declares"
-            ),
-        )
+
+    def compare(number: int, table: BroughtTable) -> str:
+        rows = table.count_rows(schema, fewest_rows(declared)[number])
+        return f"{table.name}: {count(rows, 'row')}, which fit what the host declares"
+
+    for number, each in enumerate(tables):
+        checks.look("compared", partial(compare, number, each))
 
 
 def _said_numbers(args: argparse.Namespace, declared: Declaration | None) -> list[str]:

@@ -130,8 +130,9 @@ class GroupOrchestrator:
         for session in here:
             with suppress(SealiftError):
                 send_message(session, told)
+        deadline = time.monotonic() + LAST_WORDS_S  # of all together
         for session in here:
-            await_end(session, LAST_WORDS_S)
+            await_end(session, max(0.0, deadline - time.monotonic()))
 
     def _said(self, kind: type[SealiftError], error: FailedError) -> SealiftError:
         """What a rank's last word says to the host."""
