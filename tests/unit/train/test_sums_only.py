@@ -137,6 +137,20 @@ def test_a_counter_moves_by_the_mean_of_its_changes() -> None:
         assert numbers(mean, "model/seen", np.int64) == [14, -6, 1 << 40]
 
 
+def test_a_round_in_which_an_owner_makes_no_step_is_not_begun() -> None:
+    """Its part would be zeros, which all others know."""
+
+    class Idle(World):
+        @property
+        def plans(self) -> list[list[VisitBatch]]:
+            return [*super().plans[:2], []]
+
+    idle = Idle(sums=sums_of, odd=-1)
+    found = idle.run()
+    assert [each.error and each.error.code for each in found] == ["slices-differ"] * 3
+    assert not any(each.trainer.joint.step for each in found)
+
+
 # --- sums of prepare --------------------------------------------------------------------
 
 

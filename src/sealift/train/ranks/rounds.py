@@ -240,6 +240,13 @@ class GroupRounds:
         contribution, own_error = None, None
         measured: tuple[RankNumbers, ...] = ()
         if self._sums is not None:
+            if purpose == "train" and 0 in self._steps_made(epoch):
+                raise JobError(
+                    f"an owner makes no step in epoch {epoch + 1}",
+                    why='with sums = "only" the sum would be of the others alone',
+                    fix="Lower training.batch_rows, or set training.drop_last = false",
+                    code="slices-differ",
+                )
             self._sums.begin()
         try:
             parts, uses = self._work(purpose, epoch)
