@@ -8,6 +8,7 @@ not demanded; nor is what a file imports that the entry does not reach.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,12 @@ from typing import Final
 from sealift.errors import UnavailableError, quote_foreign
 
 _NAMED: Final = 10
+# Python's parser takes memory by the square of such a name's length.
+_ENDLESS: Final = re.compile(
+    r"""(?:\.(?:[ \t\f]++|\\[\r\n]{1,2}+)*+
+        [^\s\\.,;:#()\[\]{}'"](?:[^\r\n\\.,;:#()\[\]{}'"]++|\\[\r\n]{1,2}+)*+){64}""",
+    re.VERBOSE,
+)
 _ASKS: Final = {"TYPE_CHECKING", "__name__", "platform", "version_info"}
 
 
@@ -75,12 +82,15 @@ def _reached(files: Mapping[str, bytes], entry: str) -> set[str]:
 def _imported(text: bytes) -> Iterator[tuple[str, int]]:
     """Modules, and how far up they are looked for: 0 is from the top.
 
-    None of a text that is no Python: the recipe's run says so.
+    None of a text that is no Python, or not UTF-8: the recipe's run says so.
     """
     try:
+        source = text.decode()  # as it is read here, whatever encoding it claims
+        if _ENDLESS.search(source):
+            return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they would quote the text as it is
-            left: list[ast.AST] = [ast.parse(text)]
+            left: list[ast.AST] = [ast.parse(source)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     while left:

@@ -30,13 +30,19 @@ except ImportError:
         "if sys.version_info >= (3, 9):\n    pass\nelse:\n    import far_off\n",
         OPTIONAL,
         "this is no Python",
+        "# coding: utf-7\nimport far_off+AC4-a\n",
+        "\N{LATIN SMALL LETTER E WITH ACUTE}\udc80",
+        "import far_off" + ".a" * 300_000,
+        "import far_off" + ". \\\n a" * 300_000,
+        "import far_off" + ".\N{SCRIPT CAPITAL P}" * 300_000,
+        "import far_off" + ".a\N{COMBINING ACUTE ACCENT}" * 300_000,
         "x = " + "(" * 5000,
         "\0",
     ],
 )
 def test_what_is_there_or_can_be_done_without_is_allowed(text: str) -> None:
     files = {
-        "recipe.py": text.encode(),
+        "recipe.py": text.encode(errors="surrogateescape"),
         "parts/inner.py": b"",
         "a.json": b"{",
         "tools/draw.py": b"import far_off",
@@ -58,6 +64,7 @@ def test_what_is_there_or_can_be_done_without_is_allowed(text: str) -> None:
     "text",
     [
         "import far_off",
+        f"# {'.' * 200}\n" + "import json.decoder\n" * 200 + "import far_off",
         "import json, far_off.part as part",
         "from far_off.part import thing",
         "def build():\n    from far_off import thing\n",
