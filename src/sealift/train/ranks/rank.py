@@ -217,7 +217,8 @@ class Rank:
                 if not isinstance(error, FailedError):
                     with suppress(SealiftError):
                         send_message(control, self._failure(error))
-                raise self._hear_end(control, error) from None
+                # Whoever ended this start here has heard the last word already.
+                raise self._lost or self._hear_end(control, error) from None
 
     def _hear_end(self, control: Session, error: SealiftError) -> SealiftError:
         """Of a group that broke: whom the orchestrator names, if it says so."""
