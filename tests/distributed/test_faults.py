@@ -176,7 +176,7 @@ def test_the_accelerator_dies(run: JobRun) -> None:
     assert orchestrator.error().endswith("[session-truncated]")
     for name in ("holder-north", "holder-east"):
         assert run[name].end() == 7
-        assert run[name].error().endswith("[job]")
+        assert run[name].error().endswith("[session-truncated]")
     for name in ("broker-north", "broker-east"):
         assert run[name].end() == 0
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealift.errors import (
-    JobError,
     MalformedError,
     PeerError,
     SealiftError,
@@ -115,7 +114,7 @@ class GroupOrchestrator:
             self._tell_end(error)
             dismiss_roles(self._sessions, self._agreement, "failed", cause=error)
             if isinstance(error, FailedError):
-                raise self._said(JobError, error) from None
+                raise self._said(error) from None
             raise
 
     def _tell_end(self, error: Exception) -> None:
@@ -134,12 +133,12 @@ class GroupOrchestrator:
         for session in here:
             await_end(session, max(0.0, deadline - time.monotonic()))
 
-    def _said(self, kind: type[SealiftError], error: FailedError) -> SealiftError:
+    def _said(self, error: FailedError) -> SealiftError:
         """What a rank's last word says to the host."""
         failed = error.failed
         people = [self._people[each] for each in failed.ranks]
         return group_ended(
-            kind, people, failed.code, why=failed.line, ranks=failed.ranks
+            PeerError, people, failed.code, why=failed.line, ranks=failed.ranks
         )
 
     def _gather(self, wait_s: float) -> list[Session]:
@@ -235,7 +234,7 @@ class GroupOrchestrator:
         lasting = isinstance(error, FailedError) and error.failed.code != LOST
         if wait_s <= 0 or lasting or error.code == MISSING:
             raise error
-        said = self._said(PeerError, error) if isinstance(error, FailedError) else error
+        said = self._said(error) if isinstance(error, FailedError) else error
         emit(self._sink, "accelerator.lost", line=str(said), wait_s=wait_s)
         return wait_s
 
