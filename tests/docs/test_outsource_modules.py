@@ -39,7 +39,7 @@ def test_the_script_trains_on_the_servers_that_the_page_names(tmp_path: Path) ->
     assert [each.split(":")[0] for each in places] == [
         "servers", "on this machine", "servers",
     ]  # fmt: skip
-    assert places[1].endswith("product"), "why it stays"
+    assert "product" in places[1], "why it stays"
     costs = [re.search(r"each of ([\d,]+) exchanges", line) for line in modules]
     assert [bool(each) for each in costs] == [True, False, True]
     assert steps == "226 steps on servers, 3 on this machine"
