@@ -243,8 +243,8 @@ class GroupRounds:
             if purpose == "train" and 0 in self._steps_made(epoch):
                 raise JobError(
                     f"an owner makes no step in epoch {epoch + 1}",
-                    why='with sums = "only" the sum would be of the others alone',
-                    fix="Lower training.batch_rows, or set training.drop_last = false",
+                    why='with sums = "only" the sum would be of the others alone; a lower '
+                    "training.batch_rows, or training.drop_last = false, gives it one",
                     code="slices-differ",
                 )
             self._sums.begin()
