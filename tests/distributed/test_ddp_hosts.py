@@ -27,7 +27,7 @@ from tests.sim.jobworld import made_once
 pytestmark = [pytest.mark.distributed, pytest.mark.hosts, pytest.mark.long]
 PORT = 7200
 PEER, REFUSED = 4, 5  # exit statuses
-EPOCHS = 10
+EPOCHS = 6
 TEXT = rb"[ -~]{8,}"
 WORK = replace(
     DIGITS,
