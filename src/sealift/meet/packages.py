@@ -100,7 +100,9 @@ def _imported(text: bytes) -> Iterator[tuple[str, int]]:
         elif isinstance(node, ast.ImportFrom):
             for each in node.names:  # each may be a module as well
                 yield f"{node.module or ''}.{each.name}", node.level
-        elif not isinstance(node, ast.Try) and not _asks_what_runs_it(node):
+        elif not isinstance(node, ast.Try | ast.TryStar) and not _asks_what_runs_it(
+            node
+        ):
             left += ast.iter_child_nodes(node)
 
 

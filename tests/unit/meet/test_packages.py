@@ -29,6 +29,7 @@ except ImportError:
         "if __name__ == '__main__':\n    import far_off\n",
         "if sys.version_info >= (3, 9):\n    pass\nelse:\n    import far_off\n",
         OPTIONAL,
+        OPTIONAL.replace("except", "except*"),
         "this is no Python",
         "# coding: utf-7\nimport far_off+AC4-a\n",
         "\N{LATIN SMALL LETTER E WITH ACUTE}\udc80",
