@@ -14,7 +14,7 @@ export SEALIFT_GUEST ?= $(CURDIR)/build/guest
 # A file's tests go to one worker; files that took long come first (tests/durations.json).
 PYTEST = $(BIN)/python scripts/offline.py $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup ray demo guest test test-all test-torch mutants journeys messages soak soak-kills check layout lint types layers core sizes walls format \
+.PHONY: help setup ray demo guest test test-all test-torch mutants journeys messages soak soak-kills check layout lint types layers core sizes walls names format \
 	attacks bench rehearsal gpu-bundle docs dist clean
 
 help:  ## this list
@@ -79,7 +79,7 @@ soak: $(READY)  ## the long tests
 soak-kills: $(READY)  ## kill roles at 100 random points of small runs
 	$(BIN)/pytest -m soak --timeout 3600 tests/distributed/test_kills.py $(ARGS)
 
-check: layout lint types layers core sizes walls  ## all of these seven, in under a minute
+check: layout lint types layers core sizes walls names  ## all of these eight, in under a minute
 
 layout: $(READY)  ## is every file formatted?
 	$(BIN)/ruff format --check .
@@ -102,6 +102,9 @@ sizes: $(READY)  ## files, lines and function lengths per room; none above 800 l
 
 walls: $(READY)  ## is a room larger than its table says, does something stand alone?
 	$(BIN)/python scripts/walls.py
+
+names: $(READY)  ## does a test take a name from a module that lacks it?
+	$(BIN)/python scripts/names.py
 
 format: $(READY)  ## put every file into the one format
 	$(BIN)/ruff format .
