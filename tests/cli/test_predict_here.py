@@ -14,8 +14,10 @@ from safetensors.numpy import save
 
 from sealift.cli.main import main
 from sealift.data.schema.document import parse_schema, schema_to_plain
+from sealift.errors import UsageError
 from sealift.ids import Digest
 from sealift.release.agreement.code import measure_bundle
+from sealift.serve.rowfiles import beside
 from sealift.train.output.modelfacts import ModelFacts, write_facts
 
 RECIPE = b"""
@@ -111,6 +113,51 @@ def test_an_unlabelled_table_is_predicted_as_its_owner_writes_it(
 
 
 @pytest.mark.cold
+def test_answers_are_known_by_a_column_of_the_table(folder: Path) -> None:
+    """Also by one that is written oddly, is no field, or is left out in table.toml."""
+    ids = ['"P;1"', "007", ""]
+    lines = (folder / "new.csv").read_text().splitlines()
+    lines = [
+        f"{line};{each}" for line, each in zip(lines, ["Fall-Nr.", *ids], strict=True)
+    ]
+    (folder / "new.csv").write_text("\n".join(lines) + "\n\n")
+    own = (folder / "table.toml").read_text()
+    (folder / "table.toml").write_text('leave_out = ["Fall-Nr."]\n' + own)
+    words = ["predict", "model.safetensors", "new.csv", "--keep", "Fall-Nr."]
+    assert main([*words, "--keep", "Station", "-o", "out.csv"]) == 0
+    assert predicted(folder / "out.csv") == EXPECTED
+    with (folder / "out.csv").open(newline="") as file:
+        rows = [*csv.DictReader(file)]
+    assert [*rows[0]] == ["Fall-Nr.", "Station", "prediction"]
+    assert [row["Fall-Nr."] for row in rows] == ["P;1", "007", ""]
+    assert main([*words, "-o", "out.json"]) == 0
+    told = json.loads((folder / "out.json").read_text())
+    assert told["Fall-Nr."] == ["P;1", "007", ""]
+    columns = {"prediction": np.zeros(1)}
+    with pytest.raises(UsageError, match="the model's answer has that name"):
+        beside(columns, columns)
+
+
+@pytest.mark.cold
+def test_a_parquet_table_may_have_other_columns(folder: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    ages, doses, wards = zip(*ROWS, strict=True)
+    columns = {
+        "id": ["x", None, "z"],
+        "age": pa.array(ages, pa.float32()),
+        "dose": pa.array(doses, pa.float32()),
+        "ward": ["ab".index(each) for each in wards],
+    }
+    parquet.write_table(pa.table(columns), folder / "new.parquet")
+    words = ["predict", "model.safetensors", "new.parquet", "--keep", "id"]
+    (folder / "table.toml").unlink()
+    assert main([*words, "-o", "out.csv"]) == 0
+    assert predicted(folder / "out.csv") == EXPECTED
+    assert (folder / "out.csv").read_text().splitlines()[1].startswith("x,")
+
+
+@pytest.mark.cold
 def test_a_recipe_reads_its_assets(folder: Path) -> None:
     recipe = RECIPE.replace(
         b"def build(width=1):",
@@ -150,6 +197,16 @@ def test_a_column_that_the_recipe_needs_is_named(
         (["model.safetensors", "other.csv"], 6, "none of the model's columns"),
         (["model.safetensors", "new.csv", "--bundle", "."], 5, "[code-bundle-differs]"),
         (["server:1", "new.csv"], 2, "Add --agreement FILE"),
+        (
+            ["model.safetensors", "new.csv", "--keep", "Statoin"],
+            2,
+            "Did you mean Station?",
+        ),
+        (
+            ["model.safetensors", "new.npz", "--keep", "age"],
+            2,
+            "--keep can only be used",
+        ),
     ],
 )
 def test_what_cannot_be_predicted_is_said(
@@ -160,6 +217,8 @@ def test_what_cannot_be_predicted_is_said(
     said: str,
 ) -> None:
     (folder / "other.csv").write_text("a,b\n1,2\n")
+    columns = {"age": np.ones(1, np.float32), "dose": np.ones(1, np.float32)}
+    np.savez(folder / "new.npz", ward=np.zeros(1, np.int64), **columns)
     (folder / "table.toml").rename(folder / "new.toml")
     if "new.csv" in words:
         words = [*words, "--table", "new.toml"]

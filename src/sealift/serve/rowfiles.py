@@ -23,7 +23,7 @@ from sealift.data.schema.cells import NO_RULES
 from sealift.data.schema.owntable import AS_IT_LOOKS, OwnTable
 from sealift.data.schema.schema import Field, Schema
 from sealift.data.sources.source import SourceOptions
-from sealift.errors import MalformedError, UnavailableError, UsageError
+from sealift.errors import MalformedError, UnavailableError, UsageError, nearest
 from sealift.release.agreement import Resource
 from sealift.release.files import read_whole, require_absent, write_whole
 
@@ -102,6 +102,7 @@ def read_inputs(
     Raises:
         UsageError, UnavailableError, MalformedError: as ``open_table``.
     """
+    from sealift.data.sources.arrow import columns_of, is_parquet
     from sealift.data.sources.csvfiles.reader import column_names, read_rows
     from sealift.data.sources.csvfiles.structure import look_at
     from sealift.data.sources.problems import Problems
@@ -126,14 +127,74 @@ def read_inputs(
             )
         inputs = replace(schema, fields=tuple(kept))
         return read_rows(source, inputs, options.own), inputs
-    with suppress(MalformedError):  # of a source that does not say what it has
-        there = {each.name for each in infer_schema(source, options).fields}
-        kept = [each for each in schema.fields if each.name in there]
-        schema = replace(schema, fields=tuple(kept or schema.fields))
+    there = {each.name for each in schema.fields}
+    if is_parquet(str(source)) and source.exists() and not options.fields:
+        there &= set(columns_of(source))
+        options = replace(options, fields=tuple((name, name) for name in there))
+    else:
+        with suppress(MalformedError):  # of a source that does not say what it has
+            there &= {each.name for each in infer_schema(source, options).fields}
+    kept = [each for each in schema.fields if each.name in there]
+    schema = replace(schema, fields=tuple(kept or schema.fields))
     table = open_table(source, schema, options)
     blocks = [*table.reader.columns(table.rows)]
     names = [each.name for each in schema.fields]
     return {n: np.concatenate([block[n] for block in blocks]) for n in names}, schema
+
+
+def read_kept(source: Path, names: Sequence[str], own: OwnTable) -> Columns:
+    """Columns of a table as it writes them, for an answer whose rows are to be known by them.
+
+    Args:
+        source: A text table, or Parquet.
+        names: What the table calls the columns.
+        own: What the owner says of a text table.
+
+    Raises:
+        UsageError: a source of another kind; a column that is not there, or stands twice.
+        UnavailableError, MalformedError: it cannot be read.
+    """
+    from sealift.data.sources.arrow import columns_of, is_parquet, read_texts
+    from sealift.data.sources.csvfiles.reader import read_columns_of_text
+    from sealift.data.sources.csvfiles.structure import look_at
+    from sealift.data.sources.problems import Problems
+    from sealift.data.sources.table import is_text
+
+    if not names:
+        return {}
+    if is_parquet(str(source)):
+        _demand_once(names, columns_of(source), source)
+        return dict(read_texts(source, names))
+    if not (is_text(str(source)) and source.is_file()):
+        raise UsageError("--keep can only be used with .csv, .tsv and Parquet files")
+    structure = look_at(source, Problems(source.name), own)
+    _demand_once(names, structure.header, source)
+    return read_columns_of_text(structure, names)
+
+
+def _demand_once(names: Sequence[str], header: Sequence[str], source: Path) -> None:
+    for name in names:
+        if header.count(name) != 1:
+            many = "several columns" if name in header else "no column"
+            raise UsageError(
+                f"--keep: {source.name} has {many} {name[:80]!r}",
+                fix=nearest(name, header) or f"It has {', '.join(header)[:200]}",
+            )
+
+
+def beside(kept: Columns, answer: Columns) -> Columns:
+    """An answer behind the columns that are kept.
+
+    Raises:
+        UsageError: two would have one name.
+    """
+    for name in answer:
+        if name in kept:
+            raise UsageError(
+                f"--keep {name}: the model's answer has that name, too",
+                fix="Rename the column in the table",
+            )
+    return {**kept, **answer}
 
 
 def with_known_cells(inputs: Schema, resources: Sequence[Resource]) -> Schema:

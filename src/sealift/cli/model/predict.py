@@ -76,6 +76,11 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_file("--key", help="your identity key")
     parser.add_file("-o", "--output", help="default: standard output")
+    parser.add_argument(
+        "--keep", metavar="COLUMN", action="append", default=[],
+        help="a column of the table, such as an identifier, that the output begins with, as the "
+        "table has it; may be repeated. A server gets none of it",
+    )  # fmt: skip
     parser.add_flag("--stream", "generate, and print a line for each step")
     parser.add_argument(
         "--steps",
@@ -117,21 +122,25 @@ def run(args: argparse.Namespace) -> int:
     from sealift.serve.pending import pack_question
     from sealift.serve.rowfiles import (
         read_columns,
+        read_kept,
         require_writable,
         with_known_cells,
     )
 
     if args.steps and not args.stream:
         raise UsageError("--steps needs --stream", fix="Add --stream")
+    if args.keep and args.stream:
+        raise UsageError("--keep cannot be used with --stream")
     policy = _policy(args)
     form = _form(policy)
-    rows = None
+    rows, kept = None, {}
     if not args.describe:
         own = (
             AS_IT_LOOKS if args.input is None else own_table_of(args.input, args.table)
         )
         inputs = with_known_cells(form.inputs, policy.agreement.agreement.resources)
         rows = read_columns(args.input, inputs, own)
+        kept = read_kept(args.input, args.keep, own)
     if rows is not None:
         pack_question(rows, form)  # refuse wrong input before connecting
     require_writable(args.output)
@@ -147,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
         elif args.stream:
             _stream(args, model, rows)
         else:
-            _predict(args, model, rows)
+            _predict(args, model, rows, kept)
     return 0
 
 
@@ -155,7 +164,7 @@ def _predict_here(args: argparse.Namespace, path: Path) -> int:
     """Predict from a model's file; the exit code."""
     from sealift.data.schema.document import schema_from_plain
     from sealift.serve.ownmodel import predict_table
-    from sealift.serve.rowfiles import read_inputs, require_writable
+    from sealift.serve.rowfiles import beside, read_inputs, read_kept, require_writable
     from sealift.train.output.modelfacts import read_facts
 
     facts = read_facts(path)
@@ -170,6 +179,7 @@ def _predict_here(args: argparse.Namespace, path: Path) -> int:
     require_writable(args.output)
     options = source_options(args, str(args.input))
     columns, inputs = read_inputs(args.input, schema, options)
+    kept = read_kept(args.input, args.keep, options.own)
     there = {each.name for each in inputs.fields}
     if absent := [each.name for each in schema.fields if each.name not in there]:
         say(f"{args.input.name} has no {', '.join(absent)}: predicting without")
@@ -187,7 +197,7 @@ def _predict_here(args: argparse.Namespace, path: Path) -> int:
         if absent:
             error.fix = f"The recipe may need {', '.join(absent)}, which {args.input.name} does not have"
         raise
-    _give(args.output, found)
+    _give(args.output, beside(kept, found))
     return 0
 
 
@@ -247,11 +257,13 @@ def _form(policy: ClientPolicy) -> Any:
     return form_of(policy.resource)
 
 
-def _predict(args: argparse.Namespace, model: Client, rows: Any) -> None:
+def _predict(args: argparse.Namespace, model: Client, rows: Any, kept: Columns) -> None:
+    from sealift.serve.rowfiles import beside
+
     answer = model.predict(
         rows, timeout_s=args.timeout, patience_s=args.patience, pad=args.pad
     )
-    _give(args.output, answer)
+    _give(args.output, beside(kept, answer))
 
 
 def _stream(args: argparse.Namespace, model: Client, rows: Any) -> None:

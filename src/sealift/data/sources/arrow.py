@@ -8,7 +8,7 @@ offsets that lead elsewhere.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -327,14 +327,15 @@ def _other_names(columns: list[str], source: str) -> MalformedError:
 SUFFIXES = (".parquet", ".pq")
 
 
-def _claims(place: str) -> bool:
+def is_parquet(place: str) -> bool:
+    """Whether a place looks like a Parquet file, or a folder of such."""
     path = Path(place)
     if path.is_dir():
-        return any(_is_parquet(each) for each in path.iterdir())
-    return _is_parquet(path)
+        return any(_ends_so(each) for each in path.iterdir())
+    return _ends_so(path)
 
 
-def _is_parquet(path: Path) -> bool:
+def _ends_so(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
 
 
@@ -358,10 +359,39 @@ def _infer(place: str, options: SourceOptions) -> Schema:
     return _schema_of_arrow(_kinds(_files(path)), options, path.name)
 
 
+def columns_of(path: Path) -> list[str]:
+    """What the columns of a Parquet file or folder are called, in their order.
+
+    Raises:
+        MalformedError: it is damaged, or two files of a folder have different columns.
+        OSError: it cannot be read.
+    """
+    return list(_kinds(_files(path)).names)
+
+
+def read_texts(path: Path, names: Sequence[str]) -> Columns:
+    """Columns of a Parquet file or folder as text, in memory; "" where there is no value.
+
+    Raises:
+        MalformedError: it is damaged, or a column has values that are no text and no number.
+        OSError: it cannot be read.
+    """
+    import pyarrow
+
+    found: dict[str, list[str]] = {name: [] for name in names}
+    for file in _opened(_files(path)):
+        with reading(path.name):
+            for batch in file.iter_batches(columns=[*names]):
+                for name in names:
+                    texts = batch.column(name).cast(pyarrow.string())
+                    found[name] += texts.fill_null("").to_pylist()
+    return {name: np.array(texts, str) for name, texts in found.items()}
+
+
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    return sorted(each for each in path.iterdir() if _is_parquet(each))
+    return sorted(each for each in path.iterdir() if _ends_so(each))
 
 
 def _opened(files: list[Path]) -> Iterator[Any]:
@@ -389,4 +419,4 @@ def _kinds(files: list[Path]) -> Any:
     return first
 
 
-SOURCE = TableSource("Parquet file or folder", _claims, _open, _infer)
+SOURCE = TableSource("Parquet file or folder", is_parquet, _open, _infer)

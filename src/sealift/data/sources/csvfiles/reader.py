@@ -202,6 +202,21 @@ def read_rows(path: Path, schema: Schema, own: OwnTable) -> dict[str, Array]:
     }
 
 
+def read_columns_of_text(
+    structure: Structure, names: Sequence[str]
+) -> dict[str, Array]:
+    """Columns of a file as its cells say them, in memory, by the names in its header."""
+    places = [structure.header.index(name) for name in names]
+    found = [
+        [batch.column(at).to_pylist() for at in places]
+        for _first, batch in batches(structure)
+    ]
+    return {
+        name: np.array([text for block in found for text in block[at]], str)
+        for at, name in enumerate(names)
+    }
+
+
 def batches(structure: Structure) -> Iterator[tuple[int, Any]]:
     """Batches of rows as text, each with the number of its first row.
 
