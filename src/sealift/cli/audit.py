@@ -25,7 +25,7 @@ from sealift.cli.receipt import (
 from sealift.codec import to_plain
 from sealift.errors import IntegrityError, visible
 from sealift.ids import Digest
-from sealift.release.agreement.explain import count, say_time
+from sealift.release.agreement.phrases import count, say_time
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import read_whole
 from sealift.release.log.entries import Entry, SignedTreeHead, TreeHead

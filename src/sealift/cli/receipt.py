@@ -31,7 +31,7 @@ from sealift.errors import (
     visible,
 )
 from sealift.events import wall_clock
-from sealift.release.agreement.explain import cargo_promise, count
+from sealift.release.agreement.phrases import cargo_promise, count
 from sealift.release.agreement.signed import (
     VerifiedAgreement,
     load_verified,

@@ -20,7 +20,7 @@ from sealift.demo.texts import (
     say_banner,
     say_sandbox,
 )
-from sealift.release.agreement.explain import say_list
+from sealift.release.agreement.phrases import say_list
 from sealift.view.words import say_bytes, say_loudly
 
 BAR_WIDTH: Final = 24

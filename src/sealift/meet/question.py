@@ -26,7 +26,8 @@ from sealift.ids import Digest
 from sealift.meet.messages import MAX_PROPOSED
 from sealift.meet.terms import Declaration, Terms, proposed_agreement
 from sealift.release.agreement import Agreement
-from sealift.release.agreement.explain import count, explain, explain_lines
+from sealift.release.agreement.explain import explain, explain_lines
+from sealift.release.agreement.phrases import count
 
 YES: Final = frozenset({"y", "yes"})
 FEWEST_ROWS: Final = 10  # a text in fewer rows could identify a person

@@ -21,6 +21,7 @@ from sealift.release.agreement.training import (
     SETTINGS,
     Parameter,
     ParameterRule,
+    PrivateSteps,
     check_parameters,
 )
 
@@ -248,6 +249,7 @@ class JobSettings:
     run: RunSettings = RunSettings()
     slices: SlicesSettings = SlicesSettings()
     servers: ServersSettings = ServersSettings()
+    privacy: PrivateSteps | None = None
 
     @property
     def visits(self) -> VisitTerms:
@@ -277,6 +279,7 @@ class JobSettings:
             "epochs": training.epochs,
             "evaluate_every": training.evaluate_every,
             "parameters": training.parameters,
+            "privacy": to_plain(self.privacy),
             "keep": training.keep,
             "measure": training.measure,
             "mixed": travel.mixed,
@@ -294,6 +297,7 @@ _LIMIT: Final = "a limit of time: it ends or delays work, and changes none of it
 _SERVER: Final = "an address: the session proves whose server is there"
 # What is not among the agreed settings, each with why nobody has to agree on it.
 NOT_AGREED: Final = {
+    "privacy": "the agreement has the same section, which is compared as a whole",
     "training.parameters": "the agreement has a range of each by its own name, which is compared",
     "travel.buffers": "stands in [travel] of the agreement: `check_cargo` compares it",
     "travel.mixed": "stands in [travel] of the agreement: `check_cargo` compares it",
@@ -325,6 +329,7 @@ def run_terms(job: str, plan: str, settings: JobSettings) -> RunTerms:
         job=job,
         plan=cast(TrainingPlan, plan),
         parameters=settings.training.parameters,
+        privacy=settings.privacy,
         **cast(dict[str, Any], values),
     )
 
@@ -360,7 +365,11 @@ def training_rule_of(settings: JobSettings, plan: str, runs: int) -> TrainingRul
         for name, value in settings.training.parameters.items()
     }
     return TrainingRule(
-        plans=(cast(TrainingPlan, plan),), runs=runs, parameters=parameters, **allowed
+        plans=(cast(TrainingPlan, plan),),
+        runs=runs,
+        parameters=parameters,
+        privacy=settings.privacy,
+        **allowed,
     )
 
 

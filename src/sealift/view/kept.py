@@ -16,7 +16,7 @@ from sealift.data.schedule.visits import plan_here, plan_job
 from sealift.errors import SealiftError
 from sealift.events import wall_clock
 from sealift.ids import Role
-from sealift.release.agreement.explain import count
+from sealift.release.agreement.phrases import count
 from sealift.release.agreement.signed import (
     Equipment,
     VerifiedAgreement,

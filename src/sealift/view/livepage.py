@@ -14,7 +14,8 @@ from typing import Any, Final
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, protects_nobody
 from sealift.attest.verifier import AppraisalCheck
-from sealift.release.agreement.explain import KEPT_OUT, count, say_list
+from sealift.release.agreement.explain import KEPT_OUT
+from sealift.release.agreement.phrases import count, say_list
 from sealift.train.job.journal import FINISHED
 from sealift.travel.peers import call_by_person
 from sealift.view.charts import LARGEST, BarPart, Curve, legend, plot, stack

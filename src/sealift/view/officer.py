@@ -14,7 +14,8 @@ from typing import Final, Literal
 
 from sealift.attest.level import Level, protects_nobody
 from sealift.release.agreement import Agreement
-from sealift.release.agreement.explain import KEPT_OUT, SEEN_BY, count, say_list
+from sealift.release.agreement.explain import KEPT_OUT, SEEN_BY
+from sealift.release.agreement.phrases import count, say_list
 from sealift.view.markup import (
     Child,
     Markup,

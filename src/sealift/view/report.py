@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from sealift.attest.level import protects_nobody
 from sealift.release.agreement import Agreement
-from sealift.release.agreement.explain import KEPT_OUT, count, say_list
+from sealift.release.agreement.explain import KEPT_OUT
+from sealift.release.agreement.phrases import count, say_list
 from sealift.train.job.settings import JobTable
 from sealift.train.output.history import numbers_over, shown_row
 from sealift.view.charts import Curve, plot

@@ -44,12 +44,12 @@ from sealift.release.agreement.explain import (
     TABLE,
     TOPICS,
     Sentence,
-    count,
     explain,
     explain_lines,
 )
 from sealift.release.agreement.holes import EXCEPTIONS, require_allowed
-from sealift.release.agreement.training import ParameterRule
+from sealift.release.agreement.phrases import count
+from sealift.release.agreement.training import ParameterRule, PrivateSteps
 from tests.sim.served import Served
 from tests.worlds.consortium import make_consortium
 
@@ -160,8 +160,10 @@ FULL = changed(
     not_after=20,
     compared=("ada", "bern"),
 )
+PRIVATE = changed(FULL.training, privacy=PrivateSteps(1.0, 1.1, 64))
 DOCUMENTS = (
     FULL,
+    changed(FULL, training=PRIVATE),
     changed(FULL, group=None),
     changed(FULL, training=changed(FULL.training, sums=("only",))),
     changed(FULL, accept=(Level.DEVELOPMENT,), references=References((KEY,))),

@@ -24,6 +24,7 @@ from sealift.release.agreement.training import (
     LIMITS,
     SETTINGS,
     ParameterRule,
+    PrivateSteps,
     read_training,
     widen,
 )
@@ -77,10 +78,10 @@ def refused(rule: TrainingRule, run: RunTerms) -> str:
 def test_every_setting_has_its_case() -> None:
     assert set(OTHERS) == set(SETTINGS)
     assert {each.name for each in fields(RunTerms)} == {
-        *SETTINGS, "job", "parameters", "plan",
+        *SETTINGS, "job", "parameters", "plan", "privacy",
     }  # fmt: skip
     assert {each.name for each in fields(TrainingRule)} == {
-        *SETTINGS, "parameters", "plans", "runs",
+        *SETTINGS, "parameters", "plans", "privacy", "privacy_trusts_code", "runs",
     }  # fmt: skip
 
 
@@ -89,6 +90,57 @@ def test_each_setting_is_compared_and_named(name: str) -> None:
     agreed, other = OTHERS[name]
     TIGHT.require(replace(AGREED, **{name: agreed}))  # control
     assert SETTINGS[name] in refused(TIGHT, replace(AGREED, **{name: other}))
+
+
+PRIVATE = PrivateSteps(1.0, 1.1, 64)
+
+
+def test_private_steps_are_compared_as_a_whole() -> None:
+    rule = replace(TIGHT, privacy=PRIVATE)
+    rule.require(replace(AGREED, privacy=PRIVATE))  # control
+    assert decode(TrainingRule, encode(rule)) == rule
+    for other in (None, replace(PRIVATE, noise=1.0), replace(PRIVATE, batch=65)):
+        assert "privacy = " in refused(rule, replace(AGREED, privacy=other))
+    assert "privacy = clip 1" in refused(TIGHT, replace(AGREED, privacy=PRIVATE))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, bad) for name in ("clip", "noise") for bad in (0, -1, math.inf, math.nan)),
+        *(("batch", bad) for bad in (0, -1, (1 << 20) + 1)),
+    ],
+)  # fmt: skip
+def test_private_steps_that_make_no_sense_are_refused(name: str, value: float) -> None:
+    with pytest.raises(MalformedError) as caught:
+        replace(PRIVATE, **{name: value})
+    assert (caught.value.code, caught.value.field) == ("bad-privacy", name)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"plans": ("local",)},
+        {"plans": ("ddp", "outsource")},
+        {"sync": ("step",)},
+        {"rows": ("owner", "share")},
+        {"prepare": (False, True)},
+    ],
+)
+def test_what_gets_no_noise_is_not_agreed_with_private_steps(
+    changes: dict[str, Any],
+) -> None:
+    with pytest.raises(MalformedError) as caught:
+        replace(TIGHT, privacy=PRIVATE, **changes)
+    assert caught.value.code == "bad-agreement"
+    assert "privacy" in caught.value.why
+    assert caught.value.field == next(iter(changes))
+
+
+def test_steps_of_a_round_and_the_chance_of_a_row_follow_from_its_owners_rows() -> None:
+    assert (PRIVATE.steps(640), PRIVATE.rate(640)) == (10, 0.1)
+    assert PRIVATE.steps(641) == 11
+    assert (PRIVATE.steps(10), PRIVATE.rate(10)) == (1, 1.0)
 
 
 RANGED = replace(

@@ -15,6 +15,7 @@ from sealift.attest.level import Level
 from sealift.codec import decode, encode
 from sealift.errors import MalformedError, PolicyError, UsageError
 from sealift.release.agreement import ServersRule
+from sealift.release.agreement.training import PrivateSteps
 from sealift.train.job.settings import (
     JobTable,
     ServingTable,
@@ -126,6 +127,7 @@ def test_the_reference_lists_every_field() -> None:
         "run.": names(RunSettings),
         "run.advanced.": names(Timeouts),
         "serving.": ServingTable.model_fields,
+        "privacy.": names(PrivateSteps),
     }
     found = {
         prefix + name

@@ -23,8 +23,9 @@ from sealift.crypto.identity import Identity, load_own_card
 from sealift.errors import PolicyError, RefusedError, UsageError, ascii_only
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.code import load_bundle, review_code
-from sealift.release.agreement.explain import count, explain, explain_lines
+from sealift.release.agreement.explain import explain, explain_lines
 from sealift.release.agreement.holes import find_holes, require_allowed
+from sealift.release.agreement.phrases import count
 from sealift.release.agreement.signed import (
     Equipment,
     SignedAgreement,

@@ -16,7 +16,8 @@ from typing import Final
 
 from sealift.errors import SealiftError, UsageError, visible
 from sealift.release.agreement import Agreement
-from sealift.release.agreement.explain import count, explain
+from sealift.release.agreement.explain import explain
+from sealift.release.agreement.phrases import count
 from sealift.train.job.settings import JobTable
 from sealift.train.plans import PlannedWork
 from sealift.travel.settings import JobSettings

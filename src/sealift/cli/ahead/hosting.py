@@ -38,7 +38,8 @@ from sealift.meet.invitation import HOST, Invitation
 from sealift.meet.state import MeetingState
 from sealift.meet.terms import Declaration, proposed_agreement
 from sealift.release.agreement import Agreement
-from sealift.release.agreement.explain import count, explain
+from sealift.release.agreement.explain import explain
+from sealift.release.agreement.phrases import count
 from sealift.train.job.settings import parse_address, parse_job
 from sealift.train.loop.tasks import LOSS
 from sealift.travel.settings import TrainingSettings

@@ -27,7 +27,7 @@ from sealift.meet.invitation import Invitation
 from sealift.meet.owner import fewest_rows, read_kept
 from sealift.meet.table import BroughtTable
 from sealift.meet.terms import Declaration
-from sealift.release.agreement.explain import count
+from sealift.release.agreement.phrases import count
 from sealift.train.job.settings import parse_address
 
 

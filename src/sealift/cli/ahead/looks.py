@@ -21,7 +21,7 @@ from sealift.errors import PeerError, UnavailableError
 from sealift.events import wall_clock
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.code import load_bundle
-from sealift.release.agreement.explain import count, say_time
+from sealift.release.agreement.phrases import count, say_time
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.proxy import RelayTransport, dial_relay, proxy_for
 from sealift.train.job.hostattester import EvidencePlaces, open_attester

@@ -16,7 +16,8 @@ from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
 from sealift.data.ownersvault import OwnersVault
 from sealift.errors import UsageError, ascii_only, quote_foreign
-from sealift.release.agreement.explain import KEPT_OUT, say_list
+from sealift.release.agreement.explain import KEPT_OUT
+from sealift.release.agreement.phrases import say_list
 from sealift.release.files import make_folder, read_whole
 
 if TYPE_CHECKING:

@@ -47,7 +47,7 @@ from sealift.errors import (
 from sealift.events import emit, wall_clock
 from sealift.ids import Role
 from sealift.release.agreement import Agreement
-from sealift.release.agreement.explain import say_list
+from sealift.release.agreement.phrases import say_list
 from sealift.release.agreement.statements import ENDS
 from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.files import make_folder

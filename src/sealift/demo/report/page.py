@@ -37,7 +37,7 @@ from sealift.demo.texts import (
     say_banner,
     say_sandbox,
 )
-from sealift.release.agreement.explain import say_list
+from sealift.release.agreement.phrases import say_list
 from sealift.release.files import write_whole
 from sealift.train.sandbox.confine import Confinement
 from sealift.view.charts import Bar, Curve, bars, plot

@@ -9,7 +9,7 @@ from sealift.demo.folder import MODEL_OWNER, OWNERS
 from sealift.demo.outcome import CheckedLog, Outcome
 from sealift.demo.progress import VisitSeen, timed_phases
 from sealift.release.agreement import Agreement
-from sealift.release.agreement.explain import say_list
+from sealift.release.agreement.phrases import say_list
 from sealift.release.log.entries import CheckpointEntry, Entry
 from sealift.release.receipt import Receipt
 from sealift.view.markup import (

@@ -14,7 +14,7 @@ from sealift.demo.texts import (
     level_words,
     say_sandbox,
 )
-from sealift.release.agreement.explain import cargo_promise
+from sealift.release.agreement.phrases import cargo_promise
 from sealift.view.markup import (
     Child,
     Markup,

@@ -23,7 +23,7 @@ from typing import Final
 from sealift.errors import IntegrityError, MalformedError, unreadable, visible
 from sealift.ids import Digest
 from sealift.release.agreement import CodeBundle, bundle_digest
-from sealift.release.agreement.explain import count
+from sealift.release.agreement.phrases import count
 
 MAX_FILES: Final = 4096
 MAX_BUNDLE_BYTES: Final = 64 << 20

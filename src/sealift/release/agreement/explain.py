@@ -13,7 +13,6 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from sealift.attest.level import Level
@@ -45,14 +44,23 @@ from sealift.release.agreement import (
 )
 from sealift.release.agreement.phrases import (
     FLOOR_ROWS,
+    cargo_promise,
+    count,
     say_every,
+    say_list,
     say_parameter,
+    say_privacy,
     say_range,
     say_updates,
 )
 from sealift.release.agreement.tallies import say_numbers
 from sealift.release.agreement.terms import RollbackRule
-from sealift.release.agreement.training import Between, ParameterRule, TrainingRule
+from sealift.release.agreement.training import (
+    Between,
+    ParameterRule,
+    PrivateSteps,
+    TrainingRule,
+)
 
 ExceptionName = Literal[
     "recipe-text", "statistics", "metric-rows", "model-to",
@@ -344,6 +352,13 @@ def _tell_updates(subject: _Subject) -> Iterator[Sentence]:
         yield Sentence(_LEAVES, text, few)
 
 
+def _tell_privacy(subject: _Subject) -> Iterator[Sentence]:
+    training = subject.agreement.training
+    if training is not None:
+        for text, alarm in say_privacy(training, subject.rows):
+            yield Sentence(_LEAVES, text, alarm=alarm)
+
+
 def _tell_answers(subject: _Subject) -> Iterator[Sentence]:
     """What whoever asks a served model gets; what a group's code lets out."""
     agreement = subject.agreement
@@ -435,21 +450,6 @@ def _tell_travel(subject: _Subject) -> Iterator[Sentence]:
             f"not a proof. An owner's program has at most {rule.lease_s:g} s to send its rows."
         )
         yield Sentence(_READS, text)
-
-
-def cargo_promise(buffers: int, mixed: bool) -> str:
-    """What keeps one owner's rows from the next, in words (rule H2)."""
-    if buffers == 1 and not mixed:
-        return "one owner's rows are overwritten, and read back as zeros, before the next owner's rows are loaded"
-    together = (
-        "several owners' rows are in the accelerator at the same time, batches are drawn across them,"
-        if mixed
-        else "the next owner's rows load while one owner's are trained on,"
-    )
-    return (
-        f"{together} and no message reads memory: there is no read path; each "
-        "visit's memory is overwritten, and read back as zeros, when it ends"
-    )
 
 
 def _tell_references(subject: _Subject) -> Iterator[Sentence]:
@@ -726,6 +726,8 @@ TABLE: Final[dict[type[Any], dict[str, _Tell | str]]] = {
             "evaluate_every checkpoint_every on_missing slices rows parameters",
             _tell_settings,
         ),
+        "privacy": _PART,
+        "privacy_trusts_code": _tell_privacy,
         "digest_every": "digests of the state are compared between accelerators, and shown to nobody else",
         "measure": "it is one of the numbers that the question names",
         "stop_after": "it ends training early, so that rows are used less",
@@ -737,6 +739,7 @@ TABLE: Final[dict[type[Any], dict[str, _Tell | str]]] = {
         "attempts": "a visit that failed let nothing out, and counts as a use of the key",
         "redo": "a repeated step has fresh masks, so that servers learn nothing from it",
     },
+    PrivateSteps: _named("clip noise batch", _tell_privacy),
     Between: _named("min max", "each sentence about a range says both ends"),
     ParameterRule: _named("between values", _tell_settings),
     Resource: {
@@ -780,18 +783,3 @@ def _capital(text: str) -> str:
 def _begin(text: str) -> str:
     """The text as the beginning of a sentence; names stay as they are."""
     return _capital(text) if text.startswith("you ") or text == "you" else text
-
-
-def say_list(words: Sequence[str], last: str = "and") -> str:
-    """``a, b and c``."""
-    return f" {last} ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
-
-
-def say_time(at_s: int) -> str:
-    """Seconds since 1970 as RFC 3339 text."""
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def count(number: int, noun: str) -> str:
-    """``1 file``, ``2,000 files``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Final, Literal
 
 from sealift.codec import MAX_INTEGER
@@ -69,10 +70,11 @@ def say_updates(
     if training.sums == ("only",):
         yield from _say_masked(training, group, rows)
         return
+    noise = _say_noise(training)
     yield (
         f"{group.promise}. {readers[:1].upper()}{readers[1:]} can read the updates of {rows}: each machine "
         "reads the part that it adds up, and small updates completely. In a group of two, the other machine can "
-        "compute all of it. No noise is added. Sums of two steps, rounds or runs can differ by a few rows: "
+        f"compute all of it. {noise} Sums of two steps, rounds or runs can differ by a few rows: "
         "whoever compares them learns what these few rows add.",
         None,
     )
@@ -95,6 +97,31 @@ def say_updates(
         )
 
 
+def _say_noise(training: TrainingRule) -> str:
+    if training.privacy is None:
+        return "No noise is added."
+    return "Noise is in them already."
+
+
+def say_privacy(training: TrainingRule, rows: str) -> Iterator[tuple[str, bool]]:
+    """What private steps do, and whether it is an alarm."""
+    private = training.privacy
+    if private is None:
+        return
+    yield (
+        f"Steps are private: for each one, {private.batch:,} of an owner's rows as expected are drawn by chance. The gradient of "
+        f"each row of {rows} is clipped to the norm {private.clip:g}, and noise of {private.noise:g} times this norm is added to their sum. "
+        "Measures of training rows are not shared.",
+        False,
+    )
+    if training.privacy_trusts_code:
+        yield (
+            "The recipe's code reads the rows and could let out more than these sums, without noise: a budget holds only "
+            "as far as this code is trusted (privacy_trusts_code = true).",
+            True,
+        )
+
+
 def _say_masked(
     training: TrainingRule, group: GroupRule, rows: str
 ) -> Iterator[tuple[str, Few]]:
@@ -102,8 +129,8 @@ def _say_masked(
     yield (
         f"{group.promise}. In every round they learn the sum of what all of them send, and nothing else of a "
         f"single one (sums = only): what is sent of {rows} is masked, and the masks cancel in the sum of all "
-        f"{group.ranks}. If all machines but one work together, they learn what that one sent. No noise is "
-        "added. Sums of two steps, rounds or runs can differ by a few rows: whoever compares them learns what "
+        f"{group.ranks}. If all machines but one work together, they learn what that one sent. "
+        f"{_say_noise(training)} Sums of two steps, rounds or runs can differ by a few rows: whoever compares them learns what "
         "these few rows add.",
         None,
     )
@@ -119,3 +146,33 @@ def _say_masked(
         "is shown, of all machines together.",
         None,
     )
+
+
+def cargo_promise(buffers: int, mixed: bool) -> str:
+    """What keeps one owner's rows from the next, in words (rule H2)."""
+    if buffers == 1 and not mixed:
+        return "one owner's rows are overwritten, and read back as zeros, before the next owner's rows are loaded"
+    together = (
+        "several owners' rows are in the accelerator at the same time, batches are drawn across them,"
+        if mixed
+        else "the next owner's rows load while one owner's are trained on,"
+    )
+    return (
+        f"{together} and no message reads memory: there is no read path; each "
+        "visit's memory is overwritten, and read back as zeros, when it ends"
+    )
+
+
+def say_list(words: Sequence[str], last: str = "and") -> str:
+    """``a, b and c``."""
+    return f" {last} ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
+def say_time(at_s: int) -> str:
+    """Seconds since 1970 as RFC 3339 text."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def count(number: int, noun: str) -> str:
+    """``1 file``, ``2,000 files``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

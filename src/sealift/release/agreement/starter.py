@@ -14,7 +14,7 @@ from sealift.attest.referenceset import (
 )
 from sealift.crypto.sign import PublicKey
 from sealift.release.agreement import ROWS_LEASE, About
-from sealift.release.agreement.explain import say_time
+from sealift.release.agreement.phrases import say_time
 
 LEASE_S: Final = 120.0
 MAX_USES: Final = 40

@@ -35,6 +35,7 @@ MAX_PARAMETER: Final = 64  # characters of a name, and of a text
 # Any number, not a whole one alone.
 _REAL: Final = ("clip_norm", "max_norm", "sum_bound")
 _RUN_LABEL: Final = "sealift v1 run"
+MAX_NOISE: Final = 1e6
 
 # What a job may write at all; a side of a range that is left out is the one that stands here.
 LIMITS: Final[dict[str, tuple[int | float, int | float]]] = {
@@ -90,6 +91,64 @@ SETTINGS: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class PrivateSteps:
+    """Steps that bound what one row can do to the model, and hide it in noise.
+
+    Each owner's rows are drawn for a step independently of each other, each with the same
+    chance (Poisson sampling). The gradient of each drawn row is clipped, these are added
+    up, and noise from the operating system is added to the sum.
+
+    Attributes:
+        clip: L2 norm to which the gradient of each row is clipped.
+        noise: Sigma: the noise of each number has the standard deviation ``noise * clip``.
+        batch: Rows of one owner in a step, as expected.
+
+    Raises:
+        MalformedError: ``bad-privacy``.
+    """
+
+    clip: float
+    noise: float
+    batch: int
+
+    def __post_init__(self) -> None:
+        for name in ("clip", "noise"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and 0 < value <= MAX_NOISE):
+                raise _bad_privacy(
+                    f"{name} is {value:g}; it must be above 0 and at most {MAX_NOISE:g}",
+                    name,
+                )
+        if not 1 <= self.batch <= LIMITS["batch_rows"][1]:
+            raise _bad_privacy(
+                f"batch is {self.batch}; it must be 1 or more, and at most "
+                f"{LIMITS['batch_rows'][1]:,}",
+                "batch",
+            )
+
+    def __str__(self) -> str:
+        return f"clip {self.clip:g}, noise {self.noise:g}, batch {self.batch}"
+
+    def rate(self, rows: int) -> float:
+        """Chance of a row to be drawn for a step, of an owner with so many rows (q)."""
+        return min(1.0, self.batch / rows)
+
+    def steps(self, rows: int) -> int:
+        """Steps of one round over so many rows."""
+        return -(-rows // self.batch)
+
+
+def _bad_privacy(why: str, field: str) -> MalformedError:
+    """The error for steps or a budget that make no sense."""
+    return MalformedError(
+        "the numbers for differential privacy are not valid",
+        why=why,
+        field=field,
+        code="bad-privacy",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTerms:
     """The settings of one job, as each process sends them to the others.
@@ -128,6 +187,7 @@ class RunTerms:
     attempts: int = 5
     redo: int = 0
     checkpoint_every: int = 8
+    privacy: PrivateSteps | None = None
     parameters: dict[str, Parameter] = field(default_factory=dict)
 
     def digest(self, agreement: Digest) -> Digest:
@@ -244,6 +304,9 @@ class TrainingRule:
         attempts: Visits to one holder for one cargo, at most.
         redo: Wrong answers of servers after which a step is done again.
         checkpoint_every: Groups of visits between two checkpoints; 0 is never.
+        privacy: How steps are made private, the same for every run; None: they are not.
+        privacy_trusts_code: Whether an owner's budget may rely on code of the host, which
+            could let out more than the sums that noise is added to.
         parameters: Of the recipe's ``build``, by name: a job sets these and no others.
     """
 
@@ -276,6 +339,8 @@ class TrainingRule:
     attempts: Between = Between(5, 5)
     redo: Between = Between(0, 0)
     checkpoint_every: Between = Between(8, 8)
+    privacy: PrivateSteps | None = None
+    privacy_trusts_code: bool = False
     parameters: dict[str, ParameterRule] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -296,6 +361,24 @@ class TrainingRule:
                     raise inconsistent("is not a whole number", each.name)
 
         self._check_sums()
+        self._check_privacy()
+
+    def _check_privacy(self) -> None:
+        """What would let out more than the private steps is not agreed on with them."""
+        if self.privacy is None:
+            return
+        if {*self.plans} - {"ddp", "travel"}:
+            raise inconsistent(
+                f"names {' and '.join(self.plans)}: with privacy only ddp and travel "
+                "are supported",
+                "plans",
+            )
+        for name, alone in (("sync", "round"), ("rows", "owner"), ("prepare", False)):
+            if getattr(self, name) != (alone,):
+                raise inconsistent(
+                    f"must be {json.dumps(alone)} alone with privacy: nothing else gets noise",
+                    name,
+                )
 
     def _check_sums(self) -> None:
         """What no job may do with ``sums = "only"`` is not agreed on (rule H12)."""
@@ -337,6 +420,9 @@ class TrainingRule:
                 fits = not allowed.max or (fits and value > 0)
             if not fits:
                 raise _settings_differ(setting, value, allowed)
+        if run.privacy != self.privacy:
+            allowed = self.privacy or "no section [privacy]"
+            raise _settings_differ("privacy", run.privacy or "nothing", allowed)
         for name in sorted(run.parameters.keys() | self.parameters.keys()):
             value = run.parameters.get(name, "nothing")
             rule = self.parameters.get(name)
@@ -417,9 +503,11 @@ def widen(rule: TrainingRule, written: Mapping[str, Any]) -> TrainingRule:
         read = _read_field(name, each) if name in plain and name != "plans" else each
         if name == "parameters" and isinstance(read, dict):
             read = plain[name] | read
-        elif name == "plans":
+        elif name in ("plans", "privacy"):
             raise MalformedError(
-                "the plan of a job is one", field="agreed.plans", code="bad-agreement"
+                f"{name} of a job cannot be a range",
+                field=f"agreed.{name}",
+                code="bad-agreement",
             )
         plain[name] = read
     wide: TrainingRule = from_plain(TrainingRule, plain, "agreed")
@@ -451,7 +539,7 @@ def _leaves_out(wide: Any, one: Any) -> str | None:
 
 
 def _read_field(name: str, written: Any) -> Any:
-    if name == "runs":
+    if name in ("runs", "privacy", "privacy_trusts_code"):
         return written
     if name == "parameters" and isinstance(written, Mapping):
         return {each: _read_parameter(allowed) for each, allowed in written.items()}

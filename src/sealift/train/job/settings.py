@@ -26,7 +26,11 @@ from sealift.errors import MalformedError, UsageError, nearest
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.agreement.terms import servers_not_apart
-from sealift.release.agreement.training import Parameter, check_parameters
+from sealift.release.agreement.training import (
+    Parameter,
+    PrivateSteps,
+    check_parameters,
+)
 from sealift.release.files import read_whole
 from sealift.train.plans import PLANS, PlanName
 from sealift.travel.settings import (
@@ -100,6 +104,7 @@ class JobTable(_Strict):
     run: RunSettings = RunSettings()
     slices: SlicesSettings = SlicesSettings()
     servers: ServersSettings = ServersSettings()
+    privacy: PrivateSteps | None = None
     serving: ServingTable = ServingTable()
     agreed: dict[str, Any] = {}
 
@@ -112,6 +117,7 @@ class JobTable(_Strict):
             run=self.run,
             slices=self.slices,
             servers=self.servers,
+            privacy=self.privacy,
         )
 
     @property

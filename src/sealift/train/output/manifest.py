@@ -38,7 +38,7 @@ class RunManifest:
     Attributes:
         level: Assurance level of the accelerator's evidence.
         plan: How the work was laid out.
-        buffers: As the run had it; ``release.agreement.explain.cargo_promise`` says more.
+        buffers: As the run had it; ``release.agreement.phrases.cargo_promise`` says more.
         mixed: Whether batches were drawn across several owners' rows.
         sandbox: What kept the recipe in.
         device: Where it computed, with the name of a GPU: ``cpu``, ``cuda:0 NVIDIA H200``.

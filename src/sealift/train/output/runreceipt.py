@@ -33,7 +33,8 @@ from sealift.errors import (
 )
 from sealift.ids import Digest
 from sealift.release.agreement import part_for
-from sealift.release.agreement.explain import KEPT_OUT, count, say_time
+from sealift.release.agreement.explain import KEPT_OUT
+from sealift.release.agreement.phrases import count, say_time
 from sealift.release.agreement.signed import SignedAgreement, VerifiedAgreement
 from sealift.release.agreement.statements import CLOCKS_DIFFER_S
 from sealift.release.agreement.terms import LAST_S

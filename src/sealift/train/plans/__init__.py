@@ -64,18 +64,29 @@ def plans_with(role: PlanRole) -> tuple[PlanName, ...]:
     return tuple(plan.name for plan in PLANS.values() if role in plan.roles)
 
 
+# Plans in which noise is added as [privacy] says.
+PRIVATE_PLANS: Final[frozenset[PlanName]] = frozenset()
+
+
 def _check_training(
     settings: JobSettings, agreement: Agreement, plan: PlanName
 ) -> None:
     """What a job that trains asks for must be agreed on.
 
     Raises:
-        PolicyError: ``settings-differ``.
+        PolicyError: ``settings-differ``, ``privacy-not-enforced``.
         UsageError: ``nothing-to-make``; ``buffer-too-small``, if a cell does not fit.
         PolicyError: if it asks for longer leases, more buffers or mixed cargo than
             agreed; as ``require_planned``.
     """
     require_agreed(settings, plan, agreement.training_rule)
+    if settings.privacy is not None and plan not in PRIVATE_PLANS:
+        raise PolicyError(
+            f"the job has a section [privacy], and its plan is {plan}",
+            why="this version does not add noise in this plan",
+            fix="Remove the section [privacy]",
+            code="privacy-not-enforced",
+        )
     training, travel = settings.training, settings.travel
     makes_sums = training.prepare and agreement.output_rule.statistics
     if not training.epochs and not makes_sums:
