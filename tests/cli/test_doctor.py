@@ -38,6 +38,7 @@ def quick(monkeypatch):
     """Timing is not the point here."""
     monkeypatch.setattr(probe, "WINDOW_S", 0.001)
     monkeypatch.setattr(probecipher, "_RECORDS", 2)
+    monkeypatch.setattr(probecipher, "_PAIRS", 2)
     monkeypatch.setattr(probegpu, "_NBYTES", 1 << 16)
     monkeypatch.setattr(probegpu, "_CROSSINGS", 3)
 
@@ -65,11 +66,15 @@ def test_the_whole_document_has_every_topic_and_its_figures(capsys):
     wanted = {
         "cores", "memory", "memcpy", "memory file", "fsync", "sandbox", "TPM 2.0",
         "Intel TDX", "AMD SEV-SNP", "AES instructions", "AES-256-GCM",
-        "ChaCha20-Poly1305", "two threads", "GPU", "GPU protection", "kernel compiler",
+        "ChaCha20-Poly1305", "two threads", "sealed link", "GPU", "GPU protection", "kernel compiler",
         "others on the GPU", "Sealift on a GPU",
     }  # fmt: skip
     assert wanted <= set(names)
     assert names["AES-256-GCM"]["figures"]["bytes_per_s"] > 0
+    link = names["sealed link"]
+    assert set(link["figures"]) == {"share_at_16_mib", "share_at_64_mib"}
+    assert all(share > 0 for share in link["figures"].values())
+    assert f"{link['figures']['share_at_64_mib']:.2f} at 64 MiB" in link["found"]
     assert {each["topic"] for each in findings} == {
         "Machine", "Copies", "Protection", "Ciphers", "GPU", "Installed",
     }  # fmt: skip

@@ -117,6 +117,7 @@ def probes(folder: Path) -> list[Probe]:
         Probe("Ciphers", "cryptography", cipher.look_at_cryptography),
         Probe("Ciphers", "system libcrypto", cipher.look_at_system_library),
         Probe("Ciphers", "two threads", cipher.look_at_threads),
+        Probe("Ciphers", "sealed link", cipher.look_at_link),
         Probe("GPU", "GPU", gpu.look_at_gpu),
         Probe("GPU", "confidential computing", gpu.look_at_protection),
         Probe("GPU", "other processes on the GPU", gpu.look_at_company),

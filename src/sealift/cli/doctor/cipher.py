@@ -1,4 +1,4 @@
-"""Probes of ciphers: each library's rate, and whether two threads seal faster than one."""
+"""Probes of ciphers: their rates, two threads against one, a sealed link against a copy."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import quantiles
 from typing import Final
 
 from sealift.cli.doctor.probe import GB, Finding, measure_rate, say_rate
@@ -20,6 +21,8 @@ _NBYTES: Final = 1 << 20
 _GOOD: Final = 8e9  # below, a core and not a PCIe 4 link is the limit
 _RECORDS: Final = 300  # for each thread
 _TRIES: Final = 3
+_TRANSFERS: Final = (16, 64)  # MiB
+_PAIRS: Final = 10
 _FREE: Final = 1.4
 _SYSTEM: Final = ("libcrypto.so.3", "libcrypto.so.4", "libcrypto.so.1.1")
 _CALLS: Final = {
@@ -117,6 +120,54 @@ def look_at_threads() -> Iterator[Finding]:
         "good" if free else "limits",
         {"gain": round(gain, 3), "cores": cores},
     )
+
+
+def look_at_link() -> Iterator[Finding]:
+    """What share of a plain copy's speed a sealed link will reach on this machine.
+
+    Both ends of a link work at the same time, each on a core: while one record is opened
+    the next one is sealed. So the share is memcpy's time over the cipher's, for as many
+    bytes as cross.
+    """
+    shares = {mib: _link_shares(mib) for mib in _TRANSFERS}
+    predicted = ", ".join(
+        f"{middle:.2f} at {mib} MiB ({low:.2f} to {high:.2f})"
+        for mib, (low, middle, high) in shares.items()
+    )
+    yield Finding(
+        "sealed link",
+        f"predicted share of a plain copy's speed: {predicted}",
+        "one core's cipher, compared with its memcpy, limits sealed transfers between "
+        "two processes; what both kinds cost besides brings them closer together",
+        figures={
+            f"share_at_{mib}_mib": round(middle, 3)
+            for mib, (_, middle, _) in shares.items()
+        },
+    )
+
+
+def _link_shares(mib: int) -> list[float]:
+    """Quartiles of memcpy's processor time over the cipher's, measured in turns."""
+    source = memoryview(bytearray(os.urandom(_NBYTES) * mib))
+    target = memoryview(bytearray((_NBYTES + TAG_BYTES) * mib))
+    cipher, number = Aead(Suite.AES_256_GCM, SecretKey.generate()), iter(range(1 << 40))
+
+    def copy(record: memoryview, slot: memoryview) -> None:
+        slot[:_NBYTES] = record
+
+    def seal(record: memoryview, slot: memoryview) -> None:
+        nonce = next(number).to_bytes(NONCE_BYTES, "big")
+        cipher.seal_into(nonce, record, b"", slot)
+
+    def took(step: Callable[[memoryview, memoryview], None]) -> float:
+        start = time.thread_time()  # not what other programs take of the core
+        for at in range(mib):
+            slot = target[at * (_NBYTES + TAG_BYTES) :][: _NBYTES + TAG_BYTES]
+            step(source[at * _NBYTES :][:_NBYTES], slot)
+        return time.thread_time() - start
+
+    took(seal)
+    return quantiles([took(copy) / took(seal) for _ in range(_PAIRS)], n=4)
 
 
 def _name(suite: Suite) -> str:
