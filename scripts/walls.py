@@ -2,7 +2,7 @@
 
 `walls.toml` says for each room its code lines and its public names. More than it says is
 a fault, and so is less by a tenth: then the budget becomes smaller. A larger number
-needs a line in docs/history/decisions.md, entry 0034. Two things need a line with their
+needs its reason in the same commit. Two things need a line with their
 reason in the table: a protocol that fewer than two classes implement, and a public
 function that only its own module uses (tests and benchmarks count as users).
 """

@@ -214,7 +214,7 @@ def test_a_reset_ends_the_lease_and_a_fresh_instance_may_go_on(
         attester.close()
 
 
-# Soak: 20 to 40 s. It hung once on a guest that earlier tests had shared (docs/history/log.md).
+# Soak: 20 to 40 s. It hung once on a guest that earlier tests had shared.
 @pytest.mark.soak
 def test_rows_stop_in_the_midst_of_a_cargo(guest: Guest, tmp_path: Path) -> None:
     """All roles as processes; until the bad act, which is the control, rows flow."""

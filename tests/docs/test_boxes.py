@@ -19,12 +19,7 @@ import pytest
 from sealift.cli.main import build_parser, joined
 
 ROOT = Path(__file__).parents[2]
-DATED = {"adr", "history"}  # they describe the time when they were written
-PAGES = sorted(
-    page
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*/*.md")]
-    if page.parent.name not in DATED
-)
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*/*.md")])
 BOX = re.compile(r"^```([a-z]*)([^\n]*)\n(.*?)^```$", re.M | re.S)
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 

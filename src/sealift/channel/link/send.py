@@ -238,7 +238,7 @@ def suggested_record_bytes(total_bytes: int) -> int:
     """A record size for transfers of that length: 256 KiB to 1 MiB.
 
     Some sixteen records let copy and opening overlap; below 256 KiB a record the
-    interpreter costs as much as that saves (measured, docs/history/log.md).
+    interpreter costs as much as that saves, as was measured.
     """
     wanted = total_bytes // RECORDS_WANTED
     size = MIN_SUGGESTED_BYTES
