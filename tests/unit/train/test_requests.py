@@ -15,6 +15,7 @@ import pytest
 
 from sealift.errors import JobError, MalformedError, PeerError
 from sealift.outsource.terms import Backward
+from sealift.release.agreement.training import PrivateSteps
 from sealift.train.loop.held import Held
 from sealift.train.loop.states import MAX_TREE_BYTES, TrainingState, pack_tensors
 from sealift.train.loop.statistics import Measured, let_out
@@ -306,6 +307,13 @@ def test_numbers_come_one_by_one_and_in_order(state: TrainingState) -> None:
     with pytest.raises(MalformedError):
         found.reply(*loss(2), told)
     assert len(told.heard) == 2
+
+
+def test_private_steps_tell_no_loss(state: TrainingState) -> None:
+    """It is of rows, and has no noise."""
+    private = replace(TRAINED, private=PrivateSteps(clip=1.0, noise=1.0, batch=2))
+    with pytest.raises(MalformedError):
+        answers(private, state).reply(*loss(0), Heard())
 
 
 def test_numbers_of_each_part_that_was_measured(state: TrainingState) -> None:

@@ -112,6 +112,15 @@ REASONS: Final[Mapping[str, tuple[str, str]]] = {
         "same ones throughout, with one backward pass that is not the recipe's to start; or "
         'choose `slices.sync = "round"`',
     ),
+    "batch-norm": (
+        "it has BatchNorm, which mixes rows, and the job's steps are private",
+        "Use nn.GroupNorm(1, channels) in its place, or nn.LayerNorm",
+    ),
+    "row-gradients": (
+        "the gradient of each row cannot be computed by itself, and the job's steps are private",
+        "loss() has to work under torch.func.vmap: without .item(), without branches that depend "
+        "on values, and without buffers that it changes",
+    ),
     "compiler": (
         "torch.compile starts a compiler, and a recipe may not start programs",
         'Compile with backend="aot_eager", or not at all',

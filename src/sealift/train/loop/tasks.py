@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
 from sealift.channel.device.device import DeviceTensor, SummingEngine
+from sealift.errors import UsageError
 from sealift.ids import Buffer
 from sealift.numeric.loops import F32
 from sealift.outsource.terms import Backward, Forward
 from sealift.outsource.trace import Phase, StepKind
+from sealift.release.agreement.training import PrivateSteps
 from sealift.train.loop.buckets import Bucket, Trained
 from sealift.train.loop.measures import LOSS as LOSS
 from sealift.train.loop.states import TrainingState
@@ -124,6 +126,7 @@ class SliceTask:
         epoch: Of the rows, for a slice that has none left.
         until: Optimizer steps of the slice that has made most when the round ends, if the
             task is the round's last; 0 else.
+        private: Makes the steps of a training private: it then tells no loss.
     """
 
     work: Work
@@ -136,6 +139,11 @@ class SliceTask:
     forms: tuple[StepForm, ...] = ()
     epoch: int = 0
     until: int = 0
+    private: PrivateSteps | None = None
+
+    def __post_init__(self) -> None:
+        if self.private and (self.together or self.outsourced):
+            raise UsageError("steps that other processes take part in are not private")
 
 
 class SharedRows(Protocol):

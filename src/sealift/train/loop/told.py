@@ -132,9 +132,14 @@ class Losses:
         )
 
     def found(self, told: Sequence[Mapping[str, float]]) -> dict[str, Measured]:
-        """The loss of the whole training, by resource; it belongs to all of them."""
+        """The loss of the whole training, by resource; it belongs to all of them.
+
+        Private steps tell none.
+        """
         if not self._cargo:
             return {}
+        if not told:
+            return {e.resource.name: Measured(self.rows) for e in self._cargo}
         found = self._mean([each[LOSS] for each in told], self._lengths)
         return {each.resource.name: found for each in self._cargo}
 

@@ -22,9 +22,10 @@ from typing import Final, Self
 from sealift.channel.device.device import SummingEngine
 from sealift.data.schedule.visits import VisitBatch
 from sealift.data.schema.alike import demand_alike
-from sealift.errors import JobError, MalformedError, require_value
+from sealift.errors import JobError, MalformedError, PolicyError, require_value
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Purpose
+from sealift.release.agreement.training import PrivateSteps
 from sealift.train.loop.faults import unfit
 from sealift.train.loop.held import Content, part_of, read_of
 from sealift.train.loop.products import Outsourcing, step_forms
@@ -181,6 +182,8 @@ class Trainer:
         number: Of the job's slice.
         moves: Whether a state is moved to who trains on, and gone if that fails.
         products: Of a job that outsources them.
+        private: Makes its steps private. No number over rows is then told, as none has
+            noise: no loss, no measure, no sum.
 
     Attributes:
         products: As given.
@@ -204,7 +207,11 @@ class Trainer:
         number: int = 0,
         moves: bool = False,
         products: Outsourcing | None = None,
+        private: PrivateSteps | None = None,
     ) -> None:
+        if private is not None:
+            _demand_private(private, settings, products)
+        self._private = private
         self.number, self.products = number, products
         self._moves = moves
         self._workplace = workplace
@@ -239,6 +246,12 @@ class Trainer:
         model, so it is measured on these rows alone.
         """
         rule, alone = agreement.output_rule, agreement.data_owners
+        private = agreement.training_rule.privacy
+        if private is not None and not agreement.training_rule.privacy_trusts_code:
+            raise _not_private(
+                "its recipe is a program, which may keep rows and let them out",
+                "the agreement has not privacy_trusts_code = true",
+            )
         if number is not None:
             own = alone[number : number + 1] if moves and agreement.rows_at_home else ()
             measured = {e.owner for e in agreement.resources if e.part == "heldout"}
@@ -246,13 +259,14 @@ class Trainer:
         return cls(
             workplace,
             settings,
-            alone=alone if rule.baseline_alone else (),
+            alone=alone if rule.baseline_alone and private is None else (),
             number=number or 0,
             moves=moves,
             values=rule.values_per_visit,
             value_rows=rule.metric_rows,
             watch=watch,
             products=products,
+            private=private,
         )
 
     def rehearse(self, plan: Sequence[VisitBatch], agreement: Agreement) -> None:
@@ -445,6 +459,8 @@ class Trainer:
         self._settled_sums.verify(TrainingState(0, self._statistics, b""))
 
     def _prepare(self, cargo: Sequence[LoadedCargo]) -> dict[str, Measured]:
+        if self._private is not None:
+            raise _not_private("sums of prepare would be made", "they have no noise")
         self._verify_sums()
         done = self._do("prepare", cargo)
         before = [self._statistics] if self._statistics else []
@@ -457,6 +473,8 @@ class Trainer:
     def _train(
         self, cargo: Sequence[LoadedCargo], sums: StepSums | None
     ) -> dict[str, Measured]:
+        if self._private is not None:
+            _demand_whole_table(cargo)
         here = {each.resource.owner for each in cargo}
         names = (JOINT, *(owner for owner in self._owners if owner in here))
         models = tuple(self.model_for(cargo, name) for name in names)
@@ -474,6 +492,8 @@ class Trainer:
         return losses.found(told.of(_JOINT_MODEL))
 
     def _evaluate(self, cargo: Sequence[LoadedCargo]) -> dict[str, Measured]:
+        if self._private is not None:
+            return {each.resource.name: Measured(each.stop.rows) for each in cargo}
         names, told = (JOINT, *self._owners), TaskObserver()
         models = (TaskModel(tuple(range(len(cargo))), begun=True),) * len(names)
         given = [self._states[name] for name in names]
@@ -515,6 +535,7 @@ class Trainer:
             outsourced=self.products is not None and work in ("train", "heldout"),
             epoch=self.epoch,
             until=self.until if work == "train" else 0,
+            private=self._private if work == "train" else None,
         )
         told = told or TaskObserver()
         if self.products is None or not task.outsourced:
@@ -531,6 +552,43 @@ class Trainer:
         for name, state in states.items():
             self._states[name] = state
             self._settled[name] = Settled(state)
+
+
+def _demand_private(
+    private: PrivateSteps, settings: TrainingSettings, products: Outsourcing | None
+) -> None:
+    """Refuse a job of which more would leave than its private steps."""
+    if settings.batch_rows != private.batch:
+        raise _not_private(
+            f"batch_rows is {settings.batch_rows}, and [privacy] has batch = {private.batch}",
+            "both say how many rows a step has",
+        )
+    if settings.prepare:
+        raise _not_private("it makes sums of prepare", "they have no noise")
+    if settings.measure:
+        raise _not_private(
+            f"the measure {settings.measure} chooses what is handed out",
+            "measures are of rows, and have no noise",
+        )
+    if products is not None:
+        raise _not_private("its products are outsourced", "their servers see each step")
+
+
+def _demand_whole_table(cargo: Sequence[LoadedCargo]) -> None:
+    """Rows are drawn of a whole table: so many rows are what an owner's budget is counted by."""
+    if len(cargo) != 1 or cargo[0].stop.rows != cargo[0].resource.rows:
+        raise _not_private(
+            "a training would see several tables, or a part of one",
+            "rows are drawn by chance from one whole table",
+        )
+
+
+def _not_private(what: str, why: str) -> PolicyError:
+    return PolicyError(
+        f"the job's steps are private, but {what}",
+        why=why,
+        code="privacy-not-enforced",
+    )
 
 
 def in_order(cargo: Sequence[LoadedCargo]) -> list[LoadedCargo]:

@@ -65,7 +65,7 @@ def plans_with(role: PlanRole) -> tuple[PlanName, ...]:
 
 
 # Plans in which noise is added as [privacy] says.
-PRIVATE_PLANS: Final[frozenset[PlanName]] = frozenset()
+PRIVATE_PLANS: Final[frozenset[PlanName]] = frozenset({"ddp", "travel"})
 
 
 def _check_training(

@@ -253,15 +253,28 @@ def _work_on(
         parent.measured(place, number, {LOSS: total})
 
     if task.work == "train":
-        training.train_slice(
-            GroupRows([tables[part] for part in model.parts], schemas[0]),
-            [task.parts[part].slice for part in model.parts],
-            number=task.slice,
-            until=task.until,
-            windows=model.windows,
-            after_step=after_step,
-            after_window=after_window,
-        )
+        rows = GroupRows([tables[part] for part in model.parts], schemas[0])
+        slices = [task.parts[part].slice for part in model.parts]
+        if task.private is not None:
+            training.train_privately(
+                rows,
+                slices,
+                task.private,
+                steps=sum(model.windows),
+                number=task.slice,
+                until=task.until,
+                after_step=after_step,
+            )
+        else:
+            training.train_slice(
+                rows,
+                slices,
+                number=task.slice,
+                until=task.until,
+                windows=model.windows,
+                after_step=after_step,
+                after_window=after_window,
+            )
     return training.state(ends=True, used_up=True)
 
 

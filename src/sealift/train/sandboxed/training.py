@@ -23,12 +23,14 @@ from torch.nn.utils import clip_grad_norm_
 from sealift.crypto.hash import labelled
 from sealift.data.loader.rowtensors import batch_order, column_views, split_order
 from sealift.data.schema.schema import Schema
+from sealift.release.agreement.training import PrivateSteps
 from sealift.train.loop.faults import not_finite, unfit
 from sealift.train.loop.states import TrainingState
 from sealift.train.loop.tasks import (
     SliceId,
 )
 from sealift.train.sandboxed.placement import HERE, DevicePlacement
+from sealift.train.sandboxed.privatesteps import PrivateGradients
 from sealift.train.sandboxed.recipe import Recipe
 from sealift.train.sandboxed.shelf import COPIES, Shelf
 from sealift.train.sandboxed.torchstate import (
@@ -214,6 +216,51 @@ class Training:
                     after_step()
         self._optimization.advance(max(until, self.step), epoch, self.guard)
         return tuple(sums)
+
+    def train_privately(
+        self,
+        rows: GroupRows,
+        slices: Sequence[SliceId],
+        terms: PrivateSteps,
+        *,
+        steps: int,
+        number: int = 0,
+        until: int = 0,
+        after_step: Callable[[], None] | None = None,
+    ) -> None:
+        """Train on rows of one table that are drawn for each step. No loss is computed.
+
+        Args:
+            rows: Of the whole table.
+            slices: Decide random streams, but never which rows are drawn, nor noise.
+            terms: Clip, noise and rows of a step.
+            steps: To be made.
+            number: See ``train_slice``.
+            until: See ``train_slice``.
+            after_step: See ``train_slice``.
+
+        Raises:
+            JobError: if the recipe fails, or its rows cannot be differentiated apart.
+        """
+        self.guard(self.model.train)
+        scope, epoch = scope_of(slices, number), slices[0].epoch
+        self.begin_epoch(epoch)
+        gradients = PrivateGradients(
+            self._recipe,
+            self.model,
+            terms,
+            len(rows),
+            rows.batch,
+            placement=self.placement,
+            guard=self.guard,
+        )
+        for place in range(1, steps + 1):
+            enter_stream(self._settings.seed, "step", self.step, scope)
+            gradients.set(self.step)
+            self.make_step(epoch)
+            if place < steps and after_step is not None:
+                after_step()
+        self._optimization.advance(max(until, self.step), epoch, self.guard)
 
     def begin_epoch(self, epoch: int) -> None:
         """Have schedulers where they are when rows of an epoch are trained on."""

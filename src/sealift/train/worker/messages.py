@@ -547,8 +547,8 @@ class TaskAnswers:
         """How many numbers there will be of a model."""
         of = self._task.models[model]
         match self._task.work:
-            case "train":
-                return len(of.windows)
+            case "train":  # a loss is of rows, and no noise is added to it
+                return 0 if self._task.private else len(of.windows)
             case "heldout":
                 return len(of.parts)
         return 0

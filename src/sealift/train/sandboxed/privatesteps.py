@@ -1,0 +1,150 @@
+"""Gradients of private steps: of each row apart, and only their noised sum is seen.
+
+Whatever learns of a step's gradient (optimizer, schedulers, states, other ranks) gets it from
+here. Each step computes as many rows as there is room for, those that were not drawn with
+weight zero, so that neither its time nor its calls tell how many were (spec/privacy.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from sealift.release.agreement.training import PrivateSteps
+from sealift.train.loop.faults import RecipeError, machine_failed, unfit
+from sealift.train.sandboxed.imports import Guard
+from sealift.train.sandboxed.mechanism import (
+    add_clipped,
+    add_noise,
+    draw_rows,
+    room_for,
+)
+from sealift.train.sandboxed.placement import Batch, DevicePlacement
+from sealift.train.sandboxed.recipe import Recipe
+
+_MOST_NUMBERS: Final = 1 << 24  # of gradients of rows at one time: 64 MiB of float32
+
+
+class PrivateGradients:
+    """The gradients of one table's steps.
+
+    Args:
+        recipe: Has the loss.
+        model: Its parameters' gradients are set.
+        terms: Clip, noise and rows of a step.
+        rows: Of the table.
+        batch: Rows of these numbers, as a recipe gets them.
+        placement: Where it computes.
+        guard: Runs the recipe's code.
+
+    Raises:
+        JobError: ``bad-recipe``, if a layer mixes rows.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        model: nn.Module,
+        terms: PrivateSteps,
+        rows: int,
+        batch: Callable[[Tensor], Batch],
+        *,
+        placement: DevicePlacement,
+        guard: Guard,
+    ) -> None:
+        if any(isinstance(each, _BatchNorm) for each in guard(model.modules)):
+            raise unfit("batch-norm")
+        self._recipe, self._model, self._terms = recipe, model, terms
+        self._rows, self._batch = rows, batch
+        self._placement, self._guard = placement, guard
+        named = guard(lambda: list(model.named_parameters()))
+        self._trained = {n: p for n, p in named if p.requires_grad and p.numel()}
+        numbers = sum(each.numel() for each in self._trained.values())
+        room = room_for(rows, terms.rate(rows))
+        parts = -(-room // max(1, _MOST_NUMBERS // max(1, numbers)))
+        self._at_once = -(-room // parts)
+        self._least = parts * self._at_once
+
+    def set(self, step: int) -> None:
+        """Draw a step's rows, and have every trained parameter's gradient.
+
+        Args:
+            step: Of the optimizer.
+
+        Raises:
+            JobError: if the recipe fails.
+        """
+        drawn = draw_rows(self._rows, self._terms.rate(self._rows))
+        padding = max(0, self._least - len(drawn))  # longer: computed all the same
+        chosen = torch.cat([drawn, torch.zeros(padding, dtype=torch.int64)])
+        counts = torch.arange(len(chosen)) < len(drawn)
+        totals = {
+            name: torch.zeros_like(each, dtype=torch.float64)
+            for name, each in self._trained.items()
+        }
+        pairs = zip(
+            chosen.split(self._at_once), counts.split(self._at_once), strict=True
+        )
+        for some, counted in pairs:
+            batch = self._placement.batch(self._batch(some))
+            found = row_gradients(self._recipe, self._model, batch, step)
+            here = counted.to(self._placement.device)
+            add_clipped(found, here, self._terms.clip, totals)
+        sigma = self._terms.noise * self._terms.clip
+        for name, parameter in self._trained.items():
+            mean = add_noise(totals[name], sigma) / self._terms.batch
+            parameter.grad = mean.to(parameter)
+
+
+def row_gradients(
+    recipe: Recipe, model: nn.Module, batch: Batch, step: int
+) -> dict[str, Tensor]:
+    """The gradient of each row's loss, by parameter: ``(rows, *parameter.shape)``.
+
+    Raises:
+        JobError: ``bad-recipe``, if torch cannot compute them apart.
+    """
+    row_loss = _RowLoss(recipe, model, step)
+    rows = len(next(iter(batch.values())))
+    named = recipe.guard(lambda: list(model.named_parameters()))
+    trained = {n: p.detach() for n, p in named if p.requires_grad and p.numel()}
+    # A weight of each row's own, all of them in the memory of one: what autograd brings for
+    # them is a gradient for each row, in two thirds of the time of ``torch.func.grad``.
+    own = {n: p.expand(rows, *p.shape).requires_grad_() for n, p in trained.items()}
+
+    def loss_of(weights: dict[str, Tensor], row: Batch) -> Tensor:
+        named = {f"model.{name}": each for name, each in weights.items()}
+        found: Tensor = functional_call(row_loss, named, (row,))
+        return found
+
+    try:
+        losses = vmap(loss_of, randomness="different")(own, batch)
+        found = torch.autograd.grad(
+            losses.sum(), list(own.values()), allow_unused=True, materialize_grads=True
+        )
+    except RuntimeError as error:  # of torch: what a recipe raises is guarded
+        failed = machine_failed(error) or unfit("row-gradients")
+    except RecipeError as error:
+        apart_fails = error.fault.kind == "error" and error.fault.type == "RuntimeError"
+        failed = unfit("row-gradients") if apart_fails else error
+    else:
+        return dict(zip(own, found, strict=True))
+    raise failed from None
+
+
+class _RowLoss(nn.Module):
+    """A recipe's loss of one row, as a module: ``functional_call`` replaces parameters of one."""
+
+    def __init__(self, recipe: Recipe, model: nn.Module, step: int) -> None:
+        super().__init__()
+        self.model = model
+        self._recipe, self._step = recipe, step
+
+    def forward(self, row: Batch) -> Tensor:
+        batch = {name: each.unsqueeze(0) for name, each in row.items()}
+        return self._recipe.loss(self.model, batch, self._step)

@@ -1,0 +1,293 @@
+"""Attacks on what a private step lets out: inversion, membership, and an audit with canaries.
+
+The audit estimates epsilon from below, with many canaries in one run (Steinke, Nasr and
+Jagielski 2023): each has a direction of its own, so that scores of different canaries are
+independent. A threshold that is fixed beforehand gives how many were rightly and how many
+wrongly taken for members; the exact bounds of Clopper and Pearson, at 10^-7 each, give what
+epsilon is at least. So a true claim is contradicted once in 5 million runs. Sabotaged
+steps miss the claim by so much that they are found as surely.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from statistics import NormalDist
+from typing import Any, Final
+
+import pytest
+import torch
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting.pld import PLDAccountant
+from scipy.stats import beta
+from torch import Tensor
+
+from sealift.data.loader.rowtensors import column_views
+from sealift.data.schema.document import parse_schema
+from sealift.release.agreement.training import PrivateSteps
+from sealift.train.loop.tasks import SliceId
+from sealift.train.sandboxed import privatesteps
+from sealift.train.sandboxed.mechanism import add_noise
+from sealift.train.sandboxed.training import GroupRows, Training
+from sealift.travel.settings import TrainingSettings
+from tests.unit.train.recipes import load
+
+DELTA: Final = 1e-5
+DOUBT: Final = 1e-7  # of each bound
+NORMAL: Final = NormalDist()
+WHERE: Final = SliceId(0, "north", 0)
+
+CANARIES = """
+import torch
+from torch import nn
+
+
+class Weights(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.each = nn.Parameter(torch.zeros(COUNT))
+
+
+def build():
+    return Weights()
+
+
+def configure_optimizers(model):
+    return torch.optim.SGD(model.parameters(), lr=1.0)
+
+
+def loss(model, batch):
+    its_own = (torch.arange(COUNT) == batch["place"]) * batch["length"]
+    return -(model.each @ its_own.float())
+"""
+SCHEMA = """
+[[fields]]
+name = "place"
+dtype = "int64"
+classes = COUNT
+
+[[fields]]
+name = "length"
+dtype = "float32"
+"""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small operations wait for each other's threads longer than they compute."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def canary_table(members: Tensor) -> GroupRows:
+    """A row for each canary; of one that is no member it has no gradient.
+
+    A member's gradient is ten times as long as the clip lets it be.
+    """
+    schema = parse_schema(SCHEMA.replace("COUNT", str(len(members))).encode())
+    raw = torch.zeros(len(members), schema.row_bytes, dtype=torch.uint8)
+    columns = column_views(raw, schema)
+    columns["place"][:] = torch.arange(len(members))
+    columns["length"][:] = members * 10.0
+    return GroupRows([raw], schema)
+
+
+def increments(members: Tensor, terms: PrivateSteps) -> list[Tensor]:
+    """What each step of one round told: all sums, as any reader of all states has them."""
+    recipe = load(CANARIES.replace("COUNT", str(len(members))))
+    training = Training(recipe, TrainingSettings(seed=3, batch_rows=terms.batch))
+    (weights,) = training.model.parameters()
+    seen = [weights.detach().clone()]
+
+    def look() -> None:
+        seen.append(weights.detach().clone())
+
+    training.train_privately(
+        canary_table(members),
+        [WHERE],
+        terms,
+        steps=terms.steps(len(members)),
+        after_step=look,
+    )
+    look()
+    return [(after - before) * terms.batch for before, after in pairwise(seen)]
+
+
+def accounted(terms: PrivateSteps, rows: int) -> float:
+    """Epsilon of one round, by the accountant."""
+    event: Any = GaussianDpEvent(terms.noise)
+    rate = terms.rate(rows)
+    if rate < 1:
+        event = PoissonSampledDpEvent(rate, event)
+    accountant = PLDAccountant()
+    accountant.compose(event, terms.steps(rows))
+    return float(accountant.get_epsilon(DELTA))
+
+
+def rates(scores: Tensor, members: Tensor, threshold: float) -> tuple[float, float]:
+    """Of members at least so many are found, and of others at most so many wrongly."""
+    found, others = (scores > threshold)[members], (scores > threshold)[~members]
+    hits, wrong = int(found.sum()), int(others.sum())
+    least = beta.ppf(DOUBT, hits, len(found) - hits + 1) if hits else 0.0
+    most = beta.ppf(1 - DOUBT, wrong + 1, len(others) - wrong)
+    return float(least), float(most)
+
+
+def epsilon_at_least(scores: Tensor, members: Tensor, threshold: float) -> float:
+    """Of any mechanism: (epsilon, delta) bounds how many can be found."""
+    least, most = rates(scores, members, threshold)
+    return math.log(max(least - DELTA, 1e-9) / most)
+
+
+def epsilon_of_normal(scores: Tensor, members: Tensor, threshold: float) -> float:
+    """Of normal noise on whole sums, which two rates determine (Nasr and others 2023)."""
+    least, most = rates(scores, members, threshold)
+    shift = NORMAL.inv_cdf(least) - NORMAL.inv_cdf(most)
+    if shift <= 0:
+        return 0.0
+    accountant = PLDAccountant()
+    accountant.compose(GaussianDpEvent(1 / shift))
+    return float(accountant.get_epsilon(DELTA))
+
+
+def coins(count: int) -> Tensor:
+    return torch.tensor([secrets.randbits(1) for _ in range(count)], dtype=torch.bool)
+
+
+def genuine(_patch: pytest.MonkeyPatch) -> None:
+    """As it is."""
+
+
+def half_the_noise(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        privatesteps, "add_noise", lambda total, sigma: add_noise(total, sigma / 2)
+    )
+
+
+def no_clip(patch: pytest.MonkeyPatch) -> None:
+    made = privatesteps.add_clipped
+
+    def unclipped(found: Any, counts: Any, clip: float, totals: Any) -> None:
+        made(found, counts, 1e9, totals)
+
+    patch.setattr(privatesteps, "add_clipped", unclipped)
+
+
+@pytest.mark.parametrize("sabotage", [genuine, half_the_noise, no_clip])
+def test_an_audit_of_whole_sums(
+    sabotage: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four steps of all rows: mu is 1, and 2 with half of the noise."""
+    members = coins(2000)
+    terms = PrivateSteps(clip=1.0, noise=2.0, batch=500)
+    monkeypatch.setattr(PrivateSteps, "rate", lambda self, rows: 1.0)
+    sabotage(monkeypatch)
+    scores = torch.stack(increments(members, terms)).mean(0)
+    claimed = PLDAccountant()
+    claimed.compose(GaussianDpEvent(terms.noise), 4)
+    low = epsilon_of_normal(scores, members, 0.5)
+    assert (low > float(claimed.get_epsilon(DELTA))) is (sabotage is not genuine)
+
+
+def in_order(patch: pytest.MonkeyPatch) -> None:
+    """Every row once, in the table's order: its step is known."""
+    at = 0
+
+    def next_rows(rows: int, rate: float) -> Tensor:
+        nonlocal at
+        count = round(rows * rate)
+        at += count
+        return torch.arange(at - count, at)
+
+    patch.setattr(privatesteps, "draw_rows", next_rows)
+
+
+@pytest.mark.parametrize("sabotage", [genuine, in_order])
+def test_an_audit_of_rows_that_are_drawn(
+    sabotage: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """400 steps of 10 of 4,000 rows: the claim rests on nobody knowing which."""
+    members = coins(4000)
+    terms = PrivateSteps(clip=1.0, noise=0.8, batch=10)
+    sabotage(monkeypatch)
+    told = torch.stack(increments(members, terms))
+    places = torch.arange(len(members))
+    scores = told[places // terms.batch, places]
+    low = epsilon_at_least(scores, members, 1.6 * terms.noise)
+    claimed = accounted(terms, len(members))
+    assert (low > claimed) is (sabotage is not genuine)
+
+
+# Inversion: of a layer's gradient and its bias's, rows that alone use a unit can be read off.
+
+WIDE = 32
+UNITS = 64
+INVERTED = f"""
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+def build():
+    return nn.Sequential(nn.Linear({WIDE}, {UNITS}), nn.ReLU(), nn.Linear({UNITS}, 2))
+
+
+def configure_optimizers(model):
+    return torch.optim.SGD(model.parameters(), lr=1.0)
+
+
+def loss(model, batch):
+    return F.cross_entropy(model(batch["x"]), batch["y"])
+"""
+INVERTED_SCHEMA = f"""
+[[fields]]
+name = "x"
+dtype = "float32"
+shape = [{WIDE}]
+min = -3.0
+max = 3.0
+
+[[fields]]
+name = "y"
+dtype = "int64"
+classes = 2
+"""
+
+
+def two_rows() -> GroupRows:
+    schema = parse_schema(INVERTED_SCHEMA.encode())
+    raw = torch.zeros(2, schema.row_bytes, dtype=torch.uint8)
+    columns = column_views(raw, schema)
+    columns["x"][:] = torch.randn(2, WIDE, generator=torch.Generator().manual_seed(5))
+    columns["y"][:] = torch.tensor([0, 1])
+    return GroupRows([raw], schema)
+
+
+def invert(weight: Tensor, bias: Tensor, rows: Tensor) -> float:
+    """How far the best guess is from one of the rows, by its length."""
+    guesses = weight / bias.unsqueeze(1)
+    guesses = guesses[guesses.isfinite().all(1)]
+    far = (guesses.unsqueeze(1) - rows).norm(dim=2) / rows.norm(dim=1)
+    return float(far.min())
+
+
+def test_two_rows_are_read_off_an_open_step_and_not_off_a_private_one() -> None:
+    rows = two_rows()
+    found = dict[str, float]()
+    for how in ("open", "private"):
+        training = Training(load(INVERTED), TrainingSettings(seed=1, batch_rows=2))
+        before = [each.detach().clone() for each in training.model.parameters()]
+        if how == "open":
+            training.train_slice(rows, [WHERE])
+        else:
+            terms = PrivateSteps(clip=1.0, noise=1.0, batch=2)
+            training.train_privately(rows, [WHERE], terms, steps=1)
+        after = [each.detach() for each in training.model.parameters()]
+        weight, bias = before[0] - after[0], before[1] - after[1]
+        found[how] = invert(weight, bias, rows.batch(torch.arange(2))["x"])
+    assert found["open"] < 1e-3
+    assert found["private"] > 0.3

@@ -1,0 +1,240 @@
+"""Private steps: what is drawn, clipped and noised, and what of a step is told.
+
+Bounds on what is drawn by chance are 8 standard deviations wide: one test in 10^14 fails by
+chance alone.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from sealift.errors import JobError, UsageError
+from sealift.release.agreement.training import PrivateSteps
+from sealift.train.loop.faults import REASONS
+from sealift.train.loop.tasks import SliceId, SliceTask, Together
+from sealift.train.sandboxed import mechanism, privatesteps
+from sealift.train.sandboxed.mechanism import (
+    add_clipped,
+    add_noise,
+    draw_rows,
+    room_for,
+)
+from sealift.train.sandboxed.training import Training
+from tests.unit.train.recipes import LIGHTNING, PLAIN, SETTINGS, load, table
+
+FIRST = SliceId(0, "north", 0)
+TERMS = PrivateSteps(clip=0.5, noise=1.0, batch=8)
+LINEAR = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+def build():
+    return nn.Linear(4, 2)
+
+
+def configure_optimizers(model):
+    return torch.optim.SGD(model.parameters(), lr=1.0)
+
+
+def loss(model, batch):
+    return F.cross_entropy(model(batch["x"]), batch["y"])
+"""
+
+
+def train(
+    text: str = LINEAR, count: int = 64, terms: PrivateSteps = TERMS, *, steps: int = 8
+) -> Training:
+    training = Training(load(text), SETTINGS)
+    training.train_privately(table(count), [FIRST], terms, steps=steps)
+    return training
+
+
+def weights(training: Training) -> Tensor:
+    return torch.cat([each.detach().flatten() for each in training.model.parameters()])
+
+
+def test_each_row_is_drawn_by_itself_with_the_same_chance() -> None:
+    count, rate = 1 << 20, 0.25
+    first, second = draw_rows(count, rate), draw_rows(count, rate)
+    wide = 8 * math.sqrt(count * rate * (1 - rate))
+    assert abs(len(first) - count * rate) < wide
+    both = len(set(first.tolist()) & set(second.tolist()))
+    assert abs(both - count * rate**2) < wide
+    pairs = int((first[1:] - first[:-1] == 1).sum())
+    assert abs(pairs - count * rate**2) < 2 * wide
+    assert bool((first[1:] > first[:-1]).all())
+
+
+def test_the_ends_of_the_range_of_chances() -> None:
+    assert draw_rows(5, 1.0).tolist() == [0, 1, 2, 3, 4]
+    assert draw_rows(5, 0.0).tolist() == []
+
+
+def test_no_seed_decides_what_is_drawn() -> None:
+    drawn, noised = list[list[int]](), list[list[float]]()
+    for _ in range(2):
+        torch.manual_seed(1)
+        drawn.append(draw_rows(1 << 10, 0.5).tolist())
+        noised.append(add_noise(torch.zeros(8, dtype=torch.float64), 1.0).tolist())
+    assert drawn[0] != drawn[1]
+    assert noised[0] != noised[1]
+
+
+@pytest.mark.parametrize("sigma", [1e-3, 1.0, 37.5])
+def test_noise_is_normal_and_lies_on_a_grid(sigma: float) -> None:
+    count = 1 << 20
+    noise = add_noise(torch.zeros(count, dtype=torch.float64), sigma)
+    scaled = noise / sigma
+    root = math.sqrt(count)
+    assert abs(float(scaled.mean())) < 8 / root
+    assert abs(float(scaled.square().mean()) - 1) < 8 * math.sqrt(2) / root
+    assert abs(float((scaled**4).mean()) - 3) < 8 * math.sqrt(96) / root
+    inside = float((scaled.abs() < 1).double().mean())
+    assert abs(inside - math.erf(math.sqrt(0.5))) < 8 * 0.5 / root
+    halves = scaled.view(2, -1)
+    assert abs(float((halves[0] * halves[1]).mean())) < 8 / math.sqrt(count / 2)
+    grid = 2.0 ** (math.floor(math.log2(sigma)) - 12)
+    assert bool((torch.round(noise / grid) * grid == noise).all())
+
+
+def test_the_sum_is_rounded_together_with_its_noise() -> None:
+    """Else its last bits would be those of the rows (Mironov 2012)."""
+    odd = torch.full((1 << 10,), 1 / 3, dtype=torch.float64)
+    found = add_noise(odd, 1.0) * 2**12
+    assert bool((found == found.round()).all())
+
+
+def test_a_rows_gradient_is_clipped_over_all_parameters_together() -> None:
+    found = {"a": torch.tensor([[3.0, 0.0], [0.3, 0.0]]), "b": torch.tensor([4.0, 0.4])}
+    totals = {
+        "a": torch.zeros(2, dtype=torch.float64),
+        "b": torch.zeros((), dtype=torch.float64),
+    }
+    add_clipped(found, torch.tensor([True, True]), 1.0, totals)
+    assert totals["a"].tolist() == pytest.approx([0.6 + 0.3, 0.0])
+    assert float(totals["b"]) == pytest.approx(0.8 + 0.4)
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_a_row_that_gives_no_number_and_one_that_fills_the_room_count_nothing(
+    odd: float,
+) -> None:
+    found = {"a": torch.tensor([[1.0, odd], [0.5, 0.0], [7.0, 7.0], [0.0, odd]])}
+    totals = {"a": torch.zeros(2, dtype=torch.float64)}
+    add_clipped(found, torch.tensor([True, True, False, False]), 1.0, totals)
+    assert totals["a"].tolist() == [0.5, 0.0]
+
+
+def test_without_noise_it_is_the_mean_of_the_clipped_gradients() -> None:
+    """Against autograd, row by row; every row is drawn."""
+    terms = PrivateSteps(clip=0.5, noise=1e-6, batch=16)
+    training = Training(load(LINEAR), SETTINGS)
+    before, data = weights(training), table(16)
+    total = torch.zeros_like(before)
+    for row in range(16):
+        batch = data.batch(torch.tensor([row]))
+        loss, _ = training.loss(batch, "alone")
+        loss.backward()
+        own = torch.cat([p.grad.flatten() for p in training.model.parameters()])
+        total += own * min(1.0, 0.5 / float(own.norm()))
+    training.train_privately(data, [FIRST], terms, steps=1)
+    assert torch.allclose(before - weights(training), total / 16, atol=1e-5)
+
+
+def test_a_step_that_draws_no_row_is_noise_alone() -> None:
+    def nobody(count: int, rate: float) -> Tensor:
+        return draw_rows(count, 0.0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(privatesteps, "draw_rows", nobody)
+        assert float(weights(train(steps=1)).norm()) > 0
+
+
+def test_a_step_computes_as_many_rows_however_many_it_drew() -> None:
+    lengths, made = list[int](), privatesteps.row_gradients
+
+    def counted(recipe: object, model: object, batch: dict[str, Tensor], step: int):  # type: ignore[no-untyped-def]
+        lengths.append(len(batch["x"]))
+        return made(recipe, model, batch, step)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(privatesteps, "row_gradients", counted)
+        patch.setattr(privatesteps, "_MOST_NUMBERS", 200)  # 20 rows of 10 parameters
+        train(count=512, steps=6)
+    room = room_for(512, TERMS.rate(512))
+    assert len(set(lengths)) == 1
+    assert 6 * room <= sum(lengths) < 6 * (room + 20)
+    assert len(lengths) > 6
+
+
+def test_a_sample_that_is_longer_than_its_room_is_not_cut() -> None:
+    """A row that is left out would have another chance than the accountant was told."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(privatesteps, "room_for", lambda rows, rate: 1)
+        terms = PrivateSteps(clip=1e-6, noise=1e-6, batch=64)
+        zeros = weights(Training(load(LINEAR), SETTINGS))
+        moved = (zeros - weights(train(terms=terms, steps=1))) * 64 / 1e-6
+    assert float(moved.norm()) > 2  # one row moves it by 1 at most
+
+
+def test_room_is_rarely_too_small() -> None:
+    for count, rate in [(1000, 0.064), (100, 0.01), (60_000, 0.004), (7, 1.0)]:
+        assert count * rate <= room_for(count, rate) <= count
+    assert room_for(60_000, 256 / 60_000) < 512
+
+
+def test_the_same_seed_gives_other_bits() -> None:
+    assert bool((weights(train()) != weights(train())).any())
+
+
+def test_what_it_draws_from_is_the_operating_system() -> None:
+    asked = list[int]()
+    genuine: Callable[[int], bytes] = os.urandom
+
+    def counted(length: int) -> bytes:
+        asked.append(length)
+        return genuine(length)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mechanism.os, "urandom", counted)
+        train(steps=1)
+    assert asked == [4 * 64, 16 * 4, 16 * 1]  # rows; weights and biases of Linear(4, 2)
+
+
+@pytest.mark.parametrize("text", [PLAIN, LIGHTNING])
+def test_recipes_of_either_form_train(text: str) -> None:
+    training = train(text, terms=PrivateSteps(1.0, 0.5, 16), steps=4)
+    assert training.step == 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("nn.Linear(4, 2)", "nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))", "batch-norm"),
+        ("    return F", "    float(batch['x'].sum())\n    return F", "row-gradients"),
+        ("    return F", "    if batch['x'].sum() > 0:\n        pass\n    return F", "row-gradients"),
+    ],
+)  # fmt: skip
+def test_what_mixes_rows_or_cannot_be_taken_apart_is_refused(
+    old: str, new: str, reason: str
+) -> None:
+    with pytest.raises(JobError) as raised:
+        train(LINEAR.replace(old, new))
+    said, fix = REASONS[reason]
+    assert raised.value.why == said
+    assert raised.value.fix == fix
+    assert raised.value.code == "bad-recipe"
+
+
+def test_steps_that_others_take_part_in_are_not_private() -> None:
+    for more in ({"together": Together((8,))}, {"outsourced": True}):
+        with pytest.raises(UsageError):
+            SliceTask("train", SETTINGS, private=TERMS, **more)  # type: ignore[arg-type]
