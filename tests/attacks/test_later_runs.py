@@ -138,7 +138,7 @@ def test_who_stays_takes_the_next_run_and_ends_when_one_is_refused(
     monkeypatch.setattr(guest, "long_command", command)
     object.__setattr__(host.host, "run", Run(2, text_of(host)))
     invitation = host.invitations["north"]
-    code = stay(north, invitation, north.identity(), view=False, sleep=lambda s: None)
+    code = stay(north, invitation, north.identity(), (), sleep=lambda s: None)
     assert code == 5
     assert typed == [
         "job.toml",
@@ -167,7 +167,7 @@ def test_a_run_that_fails_here_is_joined_again_ever_later_or_when_its_host_is_ba
     monkeypatch.setattr(guest, "next_run", lambda *_: told.pop(0))
     invitation = host.invitations["north"]
     identity = north.identity()
-    assert stay(north, invitation, identity, view=False, sleep=sleep) == 5
+    assert stay(north, invitation, identity, (), sleep=sleep) == 5
     first, second, third, fourth = pauses
     assert (second - first, third - second) == (1 + 2, 1 + 4)
     assert fourth - third < 1 + 8
@@ -186,9 +186,7 @@ def test_a_host_that_sends_an_earlier_run_is_refused(
     monkeypatch.setattr(type(host.host), "next_run", lambda s, n, a: lie(n, Run(1, "")))
     invitation = host.invitations["north"]
     error = refused(
-        lambda: stay(
-            north, invitation, north.identity(), view=False, sleep=lambda s: None
-        )
+        lambda: stay(north, invitation, north.identity(), (), sleep=lambda s: None)
     )
     assert error.code == "bad-message"
 

@@ -9,11 +9,12 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -89,15 +90,18 @@ class Manager:
             "%i": name,
         }.items():
             line = line.replace(specifier, str(value))
-        program, *words = shlex.split(line.replace("\\\n", " "))
+        line = line.replace("\\\n", " ")
+        if "EnvironmentFile=" in text:
+            line = self._filled(line, name)
+        program, *words = shlex.split(line)
         assert program == "/opt/sealift/bin/sealift"
-        place = f"{self.state}/{name}.notify"
+        place = f"{self.state}/{name}.{len(self._sockets)}.notify"
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         listening.bind(place)
         self.heard[name] = []
         self._sockets.append(listening)
         threading.Thread(target=self._hear, args=(name, listening), daemon=True).start()
-        with (self.state / f"{name}.log").open("wb") as log:
+        with (self.state / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
                 [sys.executable, "-m", "sealift", *words],
                 cwd=self.state / "sealift" / name,
@@ -107,10 +111,26 @@ class Manager:
                     "NOTIFY_SOCKET": place,
                     "WATCHDOG_USEC": "2000000",
                 },
+                start_new_session=True,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
+
+    def _filled(self, line: str, name: str) -> str:
+        """As systemd does it: ${A} is one word, $A is as many as it has."""
+        settings = (self.state / "settings" / name).read_text().splitlines()
+        for key, value in (each.split("=", 1) for each in settings):
+            line = line.replace(f"${{{key}}}", shlex.quote(value))
+            line = line.replace(f"${key}", value)
+        return line.replace("$OPTIONS", "")
+
+    def restart(self, unit: str, name: str) -> None:
+        """A reboot: every process of the unit is killed at once, and it is started again."""
+        group = self.running[name].pid
+        os.killpg(group, signal.SIGKILL)
+        self.running[name].wait(WAIT_S)
+        self.start(unit, name)
 
     def wait_for(self, name: str, line: str) -> None:
         with self._changed:
@@ -124,8 +144,8 @@ class Manager:
 
     def stop(self) -> None:
         for each in self.running.values():
-            if each.poll() is None:
-                each.kill()
+            with suppress(ProcessLookupError):  # its children, too
+                os.killpg(each.pid, signal.SIGKILL)
             each.wait(WAIT_S)
         for listening in self._sockets:
             listening.shutdown(socket.SHUT_RDWR)  # wakes who listens

@@ -45,6 +45,7 @@ class PartyFolder:
         say: Shows a person a line.
         read_passphrase: Asks a person, with this prompt, for a passphrase that stands in
             no file; twice for one that is being chosen.
+        passphrase_file: Has the passphrase, if the person has such a file elsewhere.
     """
 
     folder: Path
@@ -52,6 +53,7 @@ class PartyFolder:
     ask: bool = False
     say: Callable[[str], None] = field(kw_only=True)
     read_passphrase: Callable[[str, bool], str] = field(kw_only=True)
+    passphrase_file: Path | None = field(default=None, kw_only=True)
     _memory: str = field(default="", init=False)
 
     def __getitem__(self, name: str) -> Path:
@@ -66,7 +68,7 @@ class PartyFolder:
     @property
     def passphrase(self) -> str:
         """The file with what opens it, as a command in this folder names it."""
-        return self._memory or f"{self.name}.pass"
+        return str(self.passphrase_file or self._memory or f"{self.name}.pass")
 
     def identity(self) -> Identity:
         """The party's; made, with a passphrase of its own, if there is none.
@@ -75,8 +77,10 @@ class PartyFolder:
             SealiftError: as ``load_identity``; or the disk refuses.
         """
         made = not self.key.exists()
-        kept = self[f"{self.name}.pass"]
-        if not self._memory and (self.ask or not (made or kept.exists())):
+        kept = self.passphrase_file or self[f"{self.name}.pass"]
+        if self.passphrase_file is not None:
+            pass  # it is read below, or missed
+        elif not self._memory and (self.ask or not (made or kept.exists())):
             self._memory = _hold(
                 self.read_passphrase(f"passphrase of {self.key.name}", made)
             )

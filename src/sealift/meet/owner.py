@@ -170,12 +170,17 @@ class OwnerAnswers:
         sign_if: Digest of the terms that it signs; or empty.
         decline: Whether it says no.
         allow: Names of what it signs although that is below this program's floor.
+        file: Name of the file that answers; empty where a person or options do.
+        send_texts: Columns whose unlisted texts the host may hear of; None if nothing was
+            decided.
     """
 
     compare_if: str = ""
     sign_if: str = ""
     decline: bool = False
     allow: Sequence[str] = ()
+    file: str = field(default="", kw_only=True)
+    send_texts: Sequence[str] | None = field(default=None, kw_only=True)
 
 
 @dataclass
@@ -478,7 +483,8 @@ class OwnerMeeting:
         Raises:
             UsageError: ``not-confirmed``.
         """
-        option = f"--{verb}-if"
+        file = self.answers.file
+        option = f"{verb} in {file}" if file else f"--{verb}-if"
         if given := getattr(self.answers, f"{verb}_if"):
             if Digest.from_text(given) != digest:
                 raise UsageError(
@@ -486,6 +492,8 @@ class OwnerMeeting:
                     code="not-confirmed",
                 )
             return True
+        if file:
+            raise unanswered(file, f'{verb} = "{digest.to_text()}"')
         if self.ask is None:
             raise UsageError(
                 "nobody answered the question",
@@ -512,15 +520,28 @@ class OwnerMeeting:
         proposed: dict[str, tuple[str, ...]] = {}
         files = {each.source: each for each in self.tables}  # two sides of one: once
         for each in files.values():
-            if self.ask is None or proposed:  # nobody can answer, or somebody has
-                break
+            if (self.ask is None and not self.answers.file) or proposed:
+                break  # nobody can answer, or somebody has
             if is_text(str(each.source)):
                 with suppress(MalformedError):  # it is no table at all
                     own = each.options.own
                     texts = unlisted_texts(each.source, schema, own)
-                    proposed = ask_categories(texts, self.ask, self.place.say)
+                    if (decided := self.answers.send_texts) is not None:
+                        texts = {c: texts[c] for c in texts if c in decided}
+                    ask = self.ask or self._answer_texts
+                    proposed = ask_categories(texts, ask, self.place.say)
         self._last = Propose(proposed) if proposed else Decline("columns-differ")
         raise error
+
+    def _answer_texts(self, question: str, default: str) -> str:
+        """A file's answer about texts of the columns that it names.
+
+        Raises:
+            UsageError: ``unanswered``.
+        """
+        if self.answers.send_texts is None:
+            raise unanswered(self.answers.file, 'send_texts = ["COLUMN"], or []')
+        return min(YES)
 
     def _misfit(
         self, schema: Schema, fewest: tuple[int, int], counted: list[int]
@@ -668,6 +689,15 @@ class OwnerMeeting:
         save_signed(told.agreement, self.place["agreement.json"])
         self._talk.wait_for("")
         self._talk.say("all parties have signed (agreement.json); the job begins")
+
+
+def unanswered(file: str, key: str) -> UsageError:
+    """A question that nobody can answer at a terminal, and no key of the file does."""
+    return UsageError(
+        f"{file} does not answer the question above",
+        fix=f"Read it, add the line {key} to {file} if that is your answer, and start again",
+        code="unanswered",
+    )
 
 
 def _is_coloured() -> bool:

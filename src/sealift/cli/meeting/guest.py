@@ -7,24 +7,25 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from sealift.cli.console import ask_afresh, has_terminal, say, show
 from sealift.cli.data import add_source_options, source_options
 from sealift.cli.meeting.place import add_ask_argument, open_folder, read_invitation
+from sealift.cli.meeting.unattended import Unattended, attend
 from sealift.cli.view import add_view_argument
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import Label
 from sealift.data.schema.split import Split
 from sealift.errors import JobError, PeerError, UsageError
-from sealift.events import wall_clock
+from sealift.events import emit, wall_clock
 from sealift.meet.folder import PartyFolder
 from sealift.meet.invitation import Invitation
-from sealift.meet.owner import OwnerAnswers, OwnerMeeting, read_kept
+from sealift.meet.owner import OwnerMeeting, read_kept
 from sealift.meet.runs import (
     MeetingRun,
     has_ended,
@@ -102,8 +103,9 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Meet, and go on as the long command."""
+    desk = attend(args, owner=True)
     invitation = read_invitation(args.invitation)
-    place = open_folder(Path.cwd(), invitation.name, ask=args.passphrase)
+    place = open_folder(Path.cwd(), invitation.name, ask=args.passphrase, desk=desk)
     kept = read_kept(place, invitation)
     if not place["agreement.json"].exists():
         invitation.require_in_time(wall_clock())
@@ -115,20 +117,22 @@ def run(args: argparse.Namespace) -> int:
             if not each.exists():
                 raise UsageError(f"{each} does not exist", code="cannot-read")
         identity = place.identity()
+        emit(desk.sink, "meeting.attended", name=invitation.name)
         kept = OwnerMeeting(
             invitation,
             place,
             identity,
             brought_by(args, identity),
             kept,
-            OwnerAnswers(args.compare_if, args.sign_if, args.decline, args.allow),
-            ask=ask_afresh if has_terminal() else None,
+            desk.answers,
+            ask=ask_afresh if has_terminal() and desk.file is None else None,
         ).attend()
     require_signed(place, kept.terms, kept.agreement)
+    emit(desk.sink, "meeting.signed", name=invitation.name)
+    more = [*(["--view"] if args.view else []), *desk.words]
     if args.stay:
-        return stay(place, invitation, place.identity(), view=args.view)
-    take_part(place, view=args.view)
-    return 0
+        return stay(place, invitation, place.identity(), more)
+    return take_part(place, more, desk)
 
 
 def brought_by(
@@ -172,8 +176,11 @@ def percent_of(heldout: Path) -> int | None:
     return int(found[1])
 
 
-def take_part(place: PartyFolder, *, view: bool) -> None:
-    """Become the long command of the last run, which anybody may type again."""
+def take_part(place: PartyFolder, more: Sequence[str], desk: Unattended) -> int:
+    """Become the long command of the last run, which anybody may type again; the exit code.
+
+    Without a terminal it runs beside this process, which goes on passing its lines on.
+    """
     run = last_run(place)
     if has_ended(place, run):
         say(
@@ -183,8 +190,14 @@ def take_part(place: PartyFolder, *, view: bool) -> None:
         receipt = receipt_of(place, run).relative_to(place.folder)
         ended: PartResult = {"receipt": str(receipt)}
         show(ended, as_json=not sys.stdout.isatty(), width=9)
-        return
-    words = _words(place, run, view=view)
+        return 0
+    words = _words(place, run, more)
+    if desk.file is None:
+        _become(words)
+    return long_command(words)
+
+
+def _become(words: list[str]) -> NoReturn:
     caller, descriptors = Caller.hand_on()
     for each in descriptors:
         os.set_inheritable(each, True)
@@ -196,8 +209,8 @@ def stay(
     place: PartyFolder,
     invitation: Invitation,
     identity: Identity,
+    more: Sequence[str],
     *,
-    view: bool,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
     """Take part in run after run, until one is refused or this is stopped; the exit code.
@@ -211,7 +224,7 @@ def stay(
     while True:
         if not has_ended(place, run):
             talk.wait_for("")
-            code = long_command(_words(place, run, view=view))
+            code = long_command(_words(place, run, more))
             if code not in _GOES_ON:
                 return code
             sleep(PAUSE_S)
@@ -239,7 +252,7 @@ def stay(
             )
 
 
-def _words(place: PartyFolder, run: MeetingRun, *, view: bool) -> list[str]:
+def _words(place: PartyFolder, run: MeetingRun, more: Sequence[str]) -> list[str]:
     """The long command; what comes of a later run is in a folder of its own."""
     place.identity()  # asks, where no file has the passphrase
     home = "" if run.number == 1 else f"{run.folder}/"
@@ -249,5 +262,4 @@ def _words(place: PartyFolder, run: MeetingRun, *, view: bool) -> list[str]:
     words += ["--passphrase-file", place.passphrase]
     words += ["--vault", "vault.db", "--log", "audit.db", "--heads", "heads.json"]
     words += ["--sealed", "sealed", "--receipts", f"{home}receipts"]
-    words += ["--state", f"{home}state", *(["--view"] if view else [])]
-    return words
+    return [*words, "--state", f"{home}state", *more]

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from sealift.cli.console import say
 from sealift.cli.meeting.place import add_ask_argument, open_folder
+from sealift.cli.meeting.unattended import attend
 from sealift.cli.view import add_view_argument, view_beside
 from sealift.errors import (
     PolicyError,
@@ -26,7 +27,7 @@ from sealift.errors import (
     require_value,
     visible,
 )
-from sealift.events import Event, Sink, discard, wall_clock
+from sealift.events import Event, Sink, discard, emit, wall_clock
 from sealift.ids import MAX_RANKS, check_name
 from sealift.meet.connection import MeetingListener, places
 from sealift.meet.declaration import (
@@ -109,7 +110,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Meet, train, open; the exit code."""
-    place = open_folder(Path.cwd(), HOST, ask=args.passphrase)
+    desk = attend(args, owner=False)
+    place = open_folder(Path.cwd(), HOST, ask=args.passphrase, desk=desk)
     metrics = _try_first(args, place)
     chosen = None
     if place["agreement.json"].exists():
@@ -128,7 +130,8 @@ def run(args: argparse.Namespace) -> int:
         chosen = chosen or MeetingRun(1, host.declaration.job)
         with view_beside(place.folder, chosen.job.name, wanted=args.view):
             if chosen.number == 1:
-                _write(place, host, _meet(args, book, host))
+                _write(place, host, _meet(args, book, host, desk.sink))
+            emit(desk.sink, "meeting.signed", name=HOST)
             code = _train(
                 args, place, replace(host, run=Run(chosen.number, chosen.text))
             )
@@ -232,9 +235,14 @@ def _open_book(args: argparse.Namespace, place: PartyFolder) -> MeetingState:
         book = MeetingState.create(path, invited)
     for seat in book.seats():
         line = seat.invitation.to_text()
+        if args.no_terminal is not None:  # a service's output is read by many
+            make_folder(place["invitations"])
+            write_whole(place["invitations"] / seat.name, f"{line}\n".encode())
+            continue
         print(f"{seat.name}  {line}", flush=True)
         Caller.tell("invitation", party=seat.name, line=line)
-    say("send each party its line; keep it secret until that party has used it")
+    what = "its line" if args.no_terminal is None else "its file in invitations/"
+    say(f"send each party {what}; keep it secret until that party has used it")
     if not args.address and args.listen == LISTEN:
         say(
             f"these invitations work on this machine only, because they name {LISTEN}; for other "
@@ -316,8 +324,10 @@ def _declare(
     return Host(book, declaration, files, identity, wall_clock, assets=assets)
 
 
-def _meet(args: argparse.Namespace, book: MeetingState, host: Host) -> SignedAgreement:
-    """Receive guests until all have signed.
+def _meet(
+    args: argparse.Namespace, book: MeetingState, host: Host, sink: Sink
+) -> SignedAgreement:
+    """Receive guests until all have signed; ``sink`` gets that they can come.
 
     Raises:
         RefusedError: ``meeting-declined``, once the others have heard who cannot take part.
@@ -352,6 +362,7 @@ def _meet(args: argparse.Namespace, book: MeetingState, host: Host) -> SignedAgr
         )
         client = stack.enter_context(relay.local_client(HOST))
         MeetingListener(client, host, sink=quiet, vouch=relay.vouch).start()
+        emit(sink, "meeting.listening", address=args.listen)
         while True:
             _require_all_willing(book, relay, talk)
             signed = _agreed(host, tell)
