@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,11 +61,25 @@ def write_rows(path: Path, seed: int) -> None:
         rows.writerows(zip(age.round(3), dose.round(3), healed, strict=True))
 
 
+def draft_schema(home: Path) -> None:
+    """A draft from a sample, to which the label's classes are added, as the README says."""
+    write_rows(home / "sample.csv", 7)
+    draft = Typed(home, *command("data schema"))
+    assert draft.end() == 0, draft.text
+    schema = home / "recipe" / "schema.toml"
+    fields = tomllib.loads(schema.read_text())["fields"]
+    fields[-1]["classes"] = 2
+    names = ("name", "dtype", "classes")
+    drafted = [{key: each[key] for key in names if key in each} for each in fields]
+    assert drafted == tomllib.loads(box("toml"))["fields"]
+    schema.write_text(box("toml"))
+
+
 def test_four_commands_from_the_readme(tmp_path: Path, typed: list[Typed]) -> None:
     recipe = tmp_path / "host" / "recipe"
     recipe.mkdir(parents=True)
     (recipe / "recipe.py").write_text(box("python"))
-    (recipe / "schema.toml").write_text(box("toml"))
+    draft_schema(tmp_path / "host")
     for number, name in enumerate(OWNERS):
         (tmp_path / name).mkdir()
         write_rows(tmp_path / name / "train.csv", number)
@@ -84,16 +99,14 @@ def test_four_commands_from_the_readme(tmp_path: Path, typed: list[Typed]) -> No
     assert there.end() == 0, there.text
     assert "model.safetensors is the file" in there.text
     use_the_model(tmp_path / "host")
-    here = Typed(
-        tmp_path / "east", "receipt", "verify", "receipt.json", "--with-log", "audit.db"
-    )
+    here = Typed(tmp_path / "east", *command("receipt verify receipt.json --with-log"))
     assert here.end() == 0, here.text
     assert re.search(r"parties compared +no", here.text)
 
 
 def use_the_model(home: Path) -> None:
     """A card, predictions from a table without labels, and the same in plain PyTorch."""
-    card = Typed(home, "model", "card", "model.safetensors")
+    card = Typed(home, *command("model card"))
     assert card.end() == 0, card.text
     assert "trained by  east, north and south" in card.text
     (home / "new.csv").write_text("age,dose\n1.5,-0.5\n-0.25,2.0\n")
@@ -104,7 +117,14 @@ def use_the_model(home: Path) -> None:
         'import torch\nrows = {"age": torch.tensor([1.5, -0.25]), "dose": torch.tensor([-0.5, 2.0])}\n'
         "print(*model(rows).softmax(1)[:, 1].tolist())\n"
     )
-    lines = next(each for each in boxes("python") if "load_file" in each) + asked
+    assert (
+        'model.load_state_dict(safetensors.torch.load_file("model.safetensors"))'
+        in TOGETHER
+    )
+    lines = (
+        "import safetensors.torch\nfrom recipe.recipe import build\nmodel = build()\n"
+        'model.load_state_dict(safetensors.torch.load_file("model.safetensors"))\n'
+    ) + asked
     ran = subprocess.run(
         [sys.executable, "-c", lines],
         check=False,
