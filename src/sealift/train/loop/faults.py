@@ -99,6 +99,20 @@ REASONS: Final[Mapping[str, tuple[str, str]]] = {
         "Store these values in buffers of the model, so that build({}) works without "
         "them",
     ),
+    "no-evaluate": ("it has no measures", ""),
+    "no-predict": ("it has no answers", ""),
+    "graph": (
+        "its list of operations is not valid, or does not fit its rows and weights",
+        "Export it again from the program that it was made of",
+    ),
+    "graph-parameters": (
+        "one of the job's [parameters] is fixed in its list of operations",
+        "Only options of the optimizer can be changed; export the recipe again for others",
+    ),
+    "graph-outsourced": (
+        "the products of a list of operations cannot be outsourced",
+        "Choose another plan, or a recipe that is a program",
+    ),
     "no-generate": ("it does not define generate()", ""),
     "no-stream": ("generate() returns something that is not iterable", ""),
     "answer": (
@@ -375,6 +389,8 @@ def describe(error: SealiftError) -> Fault:
         return Fault(
             kind="rows", field=error.field, reason=error.why[len("a value is ") :]
         )
+    if isinstance(error, MalformedError) and error.code == "bad-graph":
+        return Fault(kind="unfit", reason="graph")
     if isinstance(error, MalformedError):
         return Fault(kind="bundle")
     return Fault(kind="error")

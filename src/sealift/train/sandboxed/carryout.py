@@ -14,6 +14,7 @@ from sealift.data.schema.document import schema_from_plain
 from sealift.data.schema.rows import demand_rows
 from sealift.data.schema.schema import Schema
 from sealift.errors import MalformedError, require_value
+from sealift.train.loop.faults import unfit
 from sealift.train.loop.states import TrainingState
 from sealift.train.loop.tasks import (
     LOSS,
@@ -25,9 +26,13 @@ from sealift.train.loop.tasks import (
     TaskParent,
 )
 from sealift.train.sandboxed.gradients import Room, private_room
+from sealift.train.sandboxed.graphrecipe import (
+    GraphRecipe,
+    LoadedRecipe,
+    load_recipe,
+)
 from sealift.train.sandboxed.imports import Guard, Notice, unnoticed
 from sealift.train.sandboxed.placement import HERE, DevicePlacement
-from sealift.train.sandboxed.recipe import Recipe
 from sealift.train.sandboxed.rehearsal import SCOPE, synthetic_rows
 from sealift.train.sandboxed.shelf import COPIES, Shelf
 from sealift.train.sandboxed.stepping import OutsourcedSteps, StepLoop
@@ -81,7 +86,9 @@ def carry_out(
                 code="bad-rows",
             )
         demand_rows(table.numpy(), schema)
-    recipe = Recipe(files, entry, guard=guard, notice=notice)
+    recipe = load_recipe(files, entry, guard=guard, notice=notice)
+    if isinstance(recipe, GraphRecipe):
+        _check_fits(recipe, task)
     if task.work == "prepare":
         pairs = zip(tables, schemas, strict=True)
         rows = settings.batch_rows
@@ -135,6 +142,13 @@ def carry_out(
     return TaskDone(states=tuple(states))
 
 
+def _check_fits(recipe: GraphRecipe, task: SliceTask) -> None:
+    """Refuse what a list of operations cannot do, before anything is computed."""
+    recipe.demand_room(task.settings.batch_rows)
+    if task.outsourced:
+        raise unfit("graph-outsourced")
+
+
 # As many rows as a step will have: libraries choose by sizes, and the heap grows to what
 # a step takes. They need not differ, which would take as long as the step.
 _DISTINCT_ROWS: Final = 8
@@ -162,7 +176,7 @@ def rehearse_beforehand(
     _begin(task.settings, placement)
     if is_enough():
         return
-    recipe = Recipe(files, entry, guard=guard, notice=notice)
+    recipe = load_recipe(files, entry, guard=guard, notice=notice)
     for form in task.forms:
         if is_enough():
             break
@@ -172,7 +186,7 @@ def rehearse_beforehand(
         rows = few.repeat(-(-form.rows // len(few)), 1)[: form.rows]
         with placement.beside_a_task():
             _rehearse(recipe, task, form, rows, convert=_here, placement=placement)
-    Recipe(files, entry, guard=guard, notice=notice)
+    load_recipe(files, entry, guard=guard, notice=notice)
 
 
 def _begin(settings: TrainingSettings, placement: DevicePlacement) -> None:
@@ -200,7 +214,7 @@ def _conversion(task: SliceTask, parent: TaskParent, guard: Guard) -> Convert:
 
 
 def _rehearse(
-    recipe: Recipe,
+    recipe: LoadedRecipe,
     task: SliceTask,
     form: StepForm,
     table: Tensor,

@@ -13,10 +13,12 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sealift.release.agreement.training import PrivateSteps
 from sealift.train.loop.faults import RecipeError, machine_failed, unfit
+from sealift.train.sandboxed.graphrecipe import GraphRecipe, LoadedRecipe
 from sealift.train.sandboxed.imports import Guard
 from sealift.train.sandboxed.mechanism import (
     add_clipped,
@@ -25,7 +27,6 @@ from sealift.train.sandboxed.mechanism import (
     room_for,
 )
 from sealift.train.sandboxed.placement import Batch, DevicePlacement
-from sealift.train.sandboxed.recipe import Recipe
 
 _MOST_NUMBERS: Final = 1 << 24  # of gradients of rows at one time: 64 MiB of float32
 
@@ -48,7 +49,7 @@ class PrivateGradients:
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: LoadedRecipe,
         model: nn.Module,
         terms: PrivateSteps,
         rows: int,
@@ -57,7 +58,7 @@ class PrivateGradients:
         placement: DevicePlacement,
         guard: Guard,
     ) -> None:
-        if any(isinstance(each, _BatchNorm) for each in guard(model.modules)):
+        if _mixes_rows(recipe, model, guard):
             raise unfit("batch-norm")
         self._recipe, self._model, self._terms = recipe, model, terms
         self._rows, self._batch = rows, batch
@@ -101,8 +102,14 @@ class PrivateGradients:
             parameter.grad = mean.to(parameter)
 
 
+def _mixes_rows(recipe: LoadedRecipe, model: nn.Module, guard: Guard) -> bool:
+    if isinstance(recipe, GraphRecipe):
+        return recipe.graph("loss").mixes_rows
+    return any(isinstance(each, _BatchNorm) for each in guard(model.modules))
+
+
 def row_gradients(
-    recipe: Recipe, model: nn.Module, batch: Batch, step: int
+    recipe: LoadedRecipe, model: nn.Module, batch: Batch, step: int
 ) -> dict[str, Tensor]:
     """The gradient of each row's loss, by parameter: ``(rows, *parameter.shape)``.
 
@@ -123,7 +130,8 @@ def row_gradients(
         return found
 
     try:
-        losses = vmap(loss_of, randomness="different")(own, batch)
+        with sdpa_kernel(SDPBackend.MATH):  # the others have no rule for batches
+            losses = vmap(loss_of, randomness="different")(own, batch)
         found = torch.autograd.grad(
             losses.sum(), list(own.values()), allow_unused=True, materialize_grads=True
         )
@@ -140,7 +148,7 @@ def row_gradients(
 class _RowLoss(nn.Module):
     """A recipe's loss of one row, as a module: ``functional_call`` replaces parameters of one."""
 
-    def __init__(self, recipe: Recipe, model: nn.Module, step: int) -> None:
+    def __init__(self, recipe: LoadedRecipe, model: nn.Module, step: int) -> None:
         super().__init__()
         self.model = model
         self._recipe, self._step = recipe, step

@@ -256,7 +256,12 @@ class Recipe:
 
     def defines(self, name: str) -> bool:
         """Whether the entry file has a function of this name."""
-        return callable(getattr(self._module, name, None))
+        return self.find(name) is not None
+
+    def find(self, name: str) -> Callable[..., Any] | None:
+        """The entry file's function of this name, if it has one."""
+        found = getattr(self._module, name, None)
+        return found if callable(found) else None
 
     def build(
         self,
@@ -300,15 +305,18 @@ class Recipe:
 
     def loss(self, model: nn.Module, batch: Batch, step: int) -> Tensor:
         """The scalar training loss of one batch."""
-        if self.guard(hasattr, model, "training_step"):
-            loss = self.guard(lambda: _plain(model.training_step(batch, step)))
-        else:
-            function = self._function("loss")
-            loss = self.guard(lambda: _plain(function(model, batch)))
+        loss = self.unchecked_loss(model, batch, step)
         # A subclass would bring methods of its own to where nothing contains them.
         if type(loss) is not Tensor or loss.dim() != 0:
             raise unfit("loss")
         return loss
+
+    def unchecked_loss(self, model: nn.Module, batch: Batch, step: Any) -> Any:
+        """What the recipe returns as the loss of one batch, whatever it is."""
+        if self.guard(hasattr, model, "training_step"):
+            return self.guard(lambda: _plain(model.training_step(batch, step)))
+        function = self._function("loss")
+        return self.guard(lambda: _plain(function(model, batch)))
 
     def evaluate(self, model: nn.Module, batch: Batch) -> dict[str, float]:
         """Sums over one batch, by metric; the caller divides what has no place by the rows.
@@ -348,8 +356,8 @@ class Recipe:
         return found
 
     def _function(self, name: str) -> Callable[..., Any]:
-        found: Callable[..., Any] | None = getattr(self._module, name, None)
-        if not callable(found):
+        found = self.find(name)
+        if found is None:
             raise unfit(f"no-{name}")
         return found
 
@@ -398,9 +406,13 @@ def _plain(loss: Any) -> Any:
 def _evaluate(
     evaluate: Callable[..., Any], model: nn.Module, batch: Batch
 ) -> dict[str, float]:
+    return sums_by_place(evaluate(model, batch))
+
+
+def sums_by_place(sums: Mapping[str, Any]) -> dict[str, float]:
     """Numbers by name; of a tensor with dimensions by name and place, zeros left out."""
     found: dict[str, float] = {}
-    for name, value in evaluate(model, batch).items():
+    for name, value in sums.items():
         if not isinstance(value, Tensor) or not value.dim():
             found[str(name)] = float(value)
             continue

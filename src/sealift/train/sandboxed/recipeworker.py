@@ -64,6 +64,7 @@ from sealift.train.sandbox.confine import Confinement, confine_worker, keep_desc
 from sealift.train.sandbox.inventory import NVIDIA, TALK
 from sealift.train.sandbox.kernel import leave_descriptors
 from sealift.train.sandboxed.carryout import carry_out, rehearse_beforehand
+from sealift.train.sandboxed.graphrecipe import LoadedRecipe, load_recipe
 from sealift.train.sandboxed.imports import Notice
 from sealift.train.sandboxed.parentpipe import (
     AskedProducts,
@@ -75,7 +76,6 @@ from sealift.train.sandboxed.parentpipe import (
 from sealift.train.sandboxed.placement import DevicePlacement
 from sealift.train.sandboxed.recipe import (
     Containment,
-    Recipe,
     describe_answer,
     let_through,
     pack_answer,
@@ -551,7 +551,7 @@ class TriedRecipe:
             schemas = schema_from_plain(order.inputs), schema_from_plain(order.outputs)
             asked = Asked(*schemas)
         found = rehearse(
-            Recipe(self._files, order.entry, guard=let_through),
+            load_recipe(self._files, order.entry, guard=let_through),
             schema_from_plain(order.schema),
             order.settings,
             rows=order.rows,
@@ -665,7 +665,7 @@ class ServedModel:
         self._placement.begin()
         guard = Containment(self._files, text=True)
         notice = _measured_first(self._parent)
-        self._recipe = Recipe(
+        self._recipe = load_recipe(
             self._files, self._order.entry, guard=guard, notice=notice
         )
         self._model = self._build()
@@ -736,7 +736,7 @@ class ServedModel:
         return rows
 
 
-def _give(recipe: Recipe, model: nn.Module, state: Mapping[str, Tensor]) -> None:
+def _give(recipe: LoadedRecipe, model: nn.Module, state: Mapping[str, Tensor]) -> None:
     own = carried_tensors(model, recipe.guard)
     forms = {name: (each.dtype, tuple(each.shape)) for name, each in own.items()}
     if forms != {name: (e.dtype, tuple(e.shape)) for name, e in state.items()}:

@@ -16,7 +16,8 @@ from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.rows import demand_rows
 from sealift.data.schema.schema import Field, Schema
 from sealift.train.loop.tasks import ONE_ROW, Rehearsal, SliceId
-from sealift.train.sandboxed.recipe import Recipe, pack_answer
+from sealift.train.sandboxed.graphrecipe import LoadedRecipe
+from sealift.train.sandboxed.recipe import pack_answer
 from sealift.train.sandboxed.torchstate import as_tensors, sum_table
 from sealift.train.sandboxed.training import GroupRows, Training, stream_seed
 from sealift.travel.settings import TrainingSettings
@@ -65,7 +66,7 @@ class Asked:
 
 
 def rehearse(
-    recipe: Recipe,
+    recipe: LoadedRecipe,
     schema: Schema,
     settings: TrainingSettings,
     *,
@@ -128,7 +129,7 @@ def rehearse(
 
 
 def _answer(
-    recipe: Recipe, model: nn.Module, asked: Asked, rows: int, seed: int
+    recipe: LoadedRecipe, model: nn.Module, asked: Asked, rows: int, seed: int
 ) -> None:
     """As a server does: many rows, then one."""
     recipe.guard(model.eval)

@@ -54,7 +54,7 @@ class Optimization:
         self, optimizer: torch.optim.Optimizer, schedules: Sequence[Schedule] = ()
     ) -> None:
         self.optimizer = optimizer
-        self._schedules = tuple(schedules)
+        self.schedules: Final = tuple(schedules)
 
     def advance(self, step: int, epoch: int, guard: Guard) -> None:
         """Call each scheduler as often as a number of steps and an epoch say.
@@ -64,7 +64,7 @@ class Optimization:
             epoch: Of the rows that are trained on, from 0.
             guard: Runs what may be a recipe's own.
         """
-        for each in self._schedules:
+        for each in self.schedules:
             due = (step if each.by_step else epoch) // each.every
             while each.made < due:
                 guard(each.scheduler.step)
@@ -73,9 +73,9 @@ class Optimization:
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's own, or beside it each scheduler's with its number of calls."""
         own: dict[str, Any] = self.optimizer.state_dict()
-        if not self._schedules:
+        if not self.schedules:
             return own
-        schedules = [[e.made, e.scheduler.state_dict()] for e in self._schedules]
+        schedules = [[e.made, e.scheduler.state_dict()] for e in self.schedules]
         return {"optimizer": own, "schedules": schedules}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -84,13 +84,13 @@ class Optimization:
         Raises:
             ValueError: it is of other schedulers.
         """
-        if not self._schedules:
+        if not self.schedules:
             self.optimizer.load_state_dict(dict(state))
             return
         self.optimizer.load_state_dict(state["optimizer"])
         # Steps were made, in another process; else torch warns that there were none.
         vars(self.optimizer)["_opt_called"] = True
-        pairs = zip(self._schedules, state["schedules"], strict=True)
+        pairs = zip(self.schedules, state["schedules"], strict=True)
         for each, (made, own) in pairs:
             each.scheduler.load_state_dict(own)
             each.made = made

@@ -34,9 +34,9 @@ from sealift.train.loop.states import (
     parse_tensors,
 )
 from sealift.train.loop.statistics import MAX_SUMS
+from sealift.train.sandboxed.graphrecipe import LoadedRecipe
 from sealift.train.sandboxed.imports import Guard
 from sealift.train.sandboxed.placement import HERE, DevicePlacement
-from sealift.train.sandboxed.recipe import Recipe
 from sealift.train.sandboxed.schedules import Optimization
 
 MAX_DEPTH: Final = 16
@@ -262,7 +262,7 @@ def _form(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def sum_table(
-    recipe: Recipe,
+    recipe: LoadedRecipe,
     table: Tensor,
     schema: Schema,
     batch_rows: int,

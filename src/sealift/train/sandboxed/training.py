@@ -29,9 +29,9 @@ from sealift.train.loop.states import TrainingState
 from sealift.train.loop.tasks import (
     SliceId,
 )
+from sealift.train.sandboxed.graphrecipe import LoadedRecipe
 from sealift.train.sandboxed.placement import HERE, DevicePlacement
 from sealift.train.sandboxed.privatesteps import PrivateGradients
-from sealift.train.sandboxed.recipe import Recipe
 from sealift.train.sandboxed.shelf import COPIES, Shelf
 from sealift.train.sandboxed.torchstate import (
     frozen_names,
@@ -130,7 +130,7 @@ class Training:
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: LoadedRecipe,
         settings: TrainingSettings,
         state: TrainingState | None = None,
         *,

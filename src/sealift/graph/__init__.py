@@ -1,0 +1,1 @@
+"""Graph recipes: a model without a program. Spec: spec/graph.md."""

@@ -1,0 +1,129 @@
+"""Memory and work of a graph recipe, from shapes alone, before anything is computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sealift.errors import MalformedError
+from sealift.graph.document import (
+    ELEMENT_BYTES,
+    Graph,
+    GraphRecipeDocument,
+    values_of,
+    walk,
+)
+from sealift.graph.shapes import count_work
+
+# What a batch may take at most: an hour of a machine that makes 10^12 operations a second.
+MAX_WORK: Final = 1 << 52
+_FORWARD_AND_BACK: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one batch takes at most.
+
+    Attributes:
+        memory_bytes: Of values that are there at one time, without the state.
+        work: Additions and multiplications, roughly.
+    """
+
+    memory_bytes: int
+    work: int
+
+
+def measure_graph(document: GraphRecipeDocument, name: str, rows: int) -> Bounds:
+    """What a graph takes for a batch of ``rows``; the loss with its gradients."""
+    graph = document.graphs()[name]
+    trains = name == "loss"
+    last = {} if trains else last_uses(document, graph)
+    sizes = [form.bytes_at(rows) for form in document.forms()]
+    now = peak = sum(sizes[: len(document.inputs)])
+    work = 0
+    for place, (node, operation, arguments, shapes) in enumerate(
+        walk(document, graph, rows)
+    ):
+        made = [form.bytes_at(rows) for form in node.results]
+        sizes += made
+        now += sum(made)
+        beside = _beside(operation.name, arguments)
+        peak = max(peak, now + beside)
+        now += beside if trains else 0
+        now -= sum(sizes[value] for value in last.get(place, ()))
+        work += count_work(operation.name, operation.family, arguments, shapes)
+    if trains:
+        return Bounds(
+            2 * max(now, peak) + _state_bytes(document), _FORWARD_AND_BACK * work
+        )
+    return Bounds(peak, work)
+
+
+def demand_bounds(
+    document: GraphRecipeDocument, rows: int, *, memory_bytes: int
+) -> None:
+    """Refuse a document that takes too much for a batch of ``rows``.
+
+    Args:
+        document: Checked.
+        rows: Of the largest batch.
+        memory_bytes: That there are.
+
+    Raises:
+        MalformedError: ``bad-graph``.
+    """
+    for name in document.graphs():
+        found = measure_graph(document, name, rows)
+        if found.memory_bytes > memory_bytes:
+            _refuse(
+                name, rows, f"{found.memory_bytes / 2**30:,.1f} GiB of memory, and there "
+                f"are {memory_bytes / 2**30:,.1f} GiB",
+            )  # fmt: skip
+        if found.work > MAX_WORK:
+            _refuse(
+                name,
+                rows,
+                f"{found.work:.1e} operations, and {MAX_WORK:.1e} are the most",
+            )
+
+
+def last_uses(document: GraphRecipeDocument, graph: Graph) -> dict[int, list[int]]:
+    """For each node the values that nobody needs after it; state and inputs stay."""
+    first = len(document.inputs) + len(document.state)
+    kept = {*graph.outputs.values(), *graph.updates.values()}
+    seen: set[int] = set()
+    found: dict[int, list[int]] = {}
+    count = first + sum(len(node.results) for node in graph.nodes)
+    for place in reversed(range(len(graph.nodes))):
+        node = graph.nodes[place]
+        made = range(count - len(node.results), count)
+        count -= len(node.results)
+        for value in (*values_of(node), *made):
+            if value >= first and value not in kept and value not in seen:
+                seen.add(value)
+                found.setdefault(place, []).append(value)
+    return found
+
+
+def _beside(name: str, arguments: Mapping[str, Any]) -> int:
+    """What an operation keeps besides its results."""
+    if name != "scaled_dot_product_attention":
+        return 0
+    query, key = arguments["query"], arguments["key"]
+    return 2 * math.prod(query[:-1]) * int(key[-2]) * ELEMENT_BYTES["float32"]
+
+
+def _state_bytes(document: GraphRecipeDocument) -> int:
+    """Of gradients."""
+    return sum(each.size_bytes for each in document.state if each.kind == "parameter")
+
+
+def _refuse(name: str, rows: int, what: str) -> None:
+    raise MalformedError(
+        "the graph recipe takes too much",
+        why=f"graph {name} with a batch of {rows:,} rows takes {what}",
+        fix="Take fewer rows per batch (`batch_rows`), or another model",
+        code="bad-graph",
+    )
