@@ -35,7 +35,7 @@ class Bounds:
     work: int
 
 
-def measure_graph(document: GraphRecipeDocument, name: str, rows: int) -> Bounds:
+def _measure_graph(document: GraphRecipeDocument, name: str, rows: int) -> Bounds:
     """What a graph takes for a batch of ``rows``; the loss with its gradients."""
     graph = document.graphs()[name]
     trains = name == "loss"
@@ -75,7 +75,7 @@ def demand_bounds(
         MalformedError: ``bad-graph``.
     """
     for name in document.graphs():
-        found = measure_graph(document, name, rows)
+        found = _measure_graph(document, name, rows)
         if found.memory_bytes > memory_bytes:
             _refuse(
                 name, rows, f"{found.memory_bytes / 2**30:,.1f} GiB of memory, and there "
