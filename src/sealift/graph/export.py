@@ -7,15 +7,11 @@ list's terms. Runs where the host's program may run: on the host's machine, in t
 
 from __future__ import annotations
 
-import inspect
 import operator
 import re
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any, Final, Protocol
 
 import safetensors.torch
@@ -23,7 +19,6 @@ import sympy  # type: ignore[import-untyped]  # what torch writes sizes in
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
-from torch.overrides import TorchFunctionMode
 
 from sealift.codec import MAX_INTEGER
 from sealift.data.schema.schema import Schema
@@ -42,16 +37,14 @@ from sealift.graph.document import (
     read_graph,
     size_text,
 )
+from sealift.graph.following import BUNDLE, Lines, followed
 from sealift.graph.operations import OPERATIONS, Argument
 from sealift.graph.optimizers import NoNameError, describe_optimizer
 from sealift.ids import Digest
 
 Batch = dict[str, Tensor]
-Lines = Mapping[str, tuple[str, int]]
-_BUNDLE: Final = "bundle:"
 _LINE: Final = re.compile(r'File "bundle:([^"]+)", line (\d+)')
 _MODEL: Final = "model."
-_OWN_MODULES: Final = ("sealift.recipes", "sealift.recipes.measures")
 # What is left out: these are the same wherever the graph runs.
 _IGNORED: Final = frozenset(
     {
@@ -144,7 +137,7 @@ def export_recipe(
         JobError: ``no-graph``, with the line of the recipe and the reason.
     """
     named = dict(parameters or {})
-    with _followed() as watching, torch.random.fork_rng(devices=()):
+    with followed() as watching, torch.random.fork_rng(devices=()):
         if recipe.find("build") is not None and recipe.takes_statistics:
             raise _no_graph(
                 "build() takes the sums of prepare(), which are known only when training begins"
@@ -697,8 +690,8 @@ def _guarded(work: Callable[[], Any]) -> Any:
         trace, path, line = error.__traceback__, "", 0
         while trace is not None:
             name = trace.tb_frame.f_code.co_filename
-            if name.startswith(_BUNDLE):
-                path, line = name.removeprefix(_BUNDLE), trace.tb_lineno
+            if name.startswith(BUNDLE):
+                path, line = name.removeprefix(BUNDLE), trace.tb_lineno
             trace = trace.tb_next
         text = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise _no_graph(_plain_reason(error, text), path, line) from None
@@ -711,93 +704,3 @@ def _plain_reason(error: Exception, text: str) -> str:
     if "Constraint" in text or "specialized" in text:
         return "it works only with one number of rows"
     return f"{kind}: {text[:200]}"
-
-
-class _KeepsTensors(type):
-    """Of `float` and `int` where a recipe is followed: a tensor stays one."""
-
-    def __call__(cls, value: Any = 0, *more: Any) -> Any:
-        number = cls.__mro__[1]
-        if isinstance(value, Tensor):
-            return value.to(torch.float64 if number is float else torch.int64)
-        if isinstance(value, (torch.SymInt, torch.SymFloat)) and not more:
-            return torch.sym_float(value) if number is float else torch.sym_int(value)
-        return number(value, *more)
-
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, cls.__mro__[1])
-
-
-class _Float(float, metaclass=_KeepsTensors):
-    pass
-
-
-class _Int(int, metaclass=_KeepsTensors):
-    pass
-
-
-def _length(value: Any) -> Any:
-    return value.shape[0] if isinstance(value, Tensor) else len(value)
-
-
-class _Watching(TorchFunctionMode):
-    """Notes where the recipe calls torch; `item()` gives a tensor, as `float` and `int` do.
-
-    Attributes:
-        lines: Path and line of the first call of each function, by its name.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: dict[str, tuple[str, int]] = {}
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        name = str(getattr(func, "__name__", "")).strip("_")
-        if name not in self.lines:
-            place = _recipe_line()
-            if place[1]:
-                self.lines[name] = place
-        if func is Tensor.item:
-            wide = torch.float64 if args[0].is_floating_point() else torch.int64
-            return args[0].to(wide)
-        return func(*args, **(kwargs or {}))
-
-
-def _recipe_line() -> tuple[str, int]:
-    """Path and line of the bundle that is being executed."""
-    frame: FrameType | None = inspect.currentframe()
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if name.startswith(_BUNDLE):
-            return name.removeprefix(_BUNDLE), frame.f_lineno
-        frame = frame.f_back
-    return "", 0
-
-
-@contextmanager
-def _followed() -> Iterator[_Watching]:
-    """Numbers that a recipe makes of tensors stay tensors, so that they can be followed."""
-    own = {"float": _Float, "int": _Int, "len": _length}
-    modules = [
-        module
-        for name, module in list(sys.modules.items())
-        if name in _OWN_MODULES
-        or str(getattr(getattr(module, "__spec__", None), "origin", None)).startswith(
-            _BUNDLE
-        )
-    ]
-    before = [
-        {n: vars(module)[n] for n in own if n in vars(module)} for module in modules
-    ]
-    for module in modules:
-        vars(module).update(own)
-    try:
-        with _Watching() as watching:
-            yield watching
-    finally:
-        for module, kept in zip(modules, before, strict=True):
-            for name in own:
-                vars(module).pop(name, None)
-            vars(module).update(kept)
