@@ -27,6 +27,7 @@ from sealift.meet.runs import MeetingRun
 def test_report_and_receipt_stand_beside_a_model_alone(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
     code: int,
     receipt: bool,
     ends: int,
@@ -37,6 +38,8 @@ def test_report_and_receipt_stand_beside_a_model_alone(
     (run / "report.html").write_text("<p>")
     if receipt:
         (run / "receipt.json").write_text("{}")
-    monkeypatch.setattr(host, "long_command", lambda words: code)
+    monkeypatch.setattr(host, "long_command", lambda words, *, prints: code)
     assert host._open_model(open_folder(tmp_path, "host"), MeetingRun(1, "")) == ends
     assert sorted(each.name for each in tmp_path.iterdir() if each != run) == left
+    printed = capsys.readouterr().out.split()
+    assert printed == ([] if ends else ["model.safetensors"])

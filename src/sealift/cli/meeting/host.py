@@ -142,7 +142,8 @@ def _open_model(place: PartyFolder, run: MeetingRun) -> int:
     """The model, the report and the receipt, out of the folder of the run; the exit code."""
     words = ["output", "open", run.folder, "--key", place.key.name]
     words += ["--passphrase-file", place.passphrase, "-o", run.model]
-    if code := long_command([*words, "--agreement", "agreement.json"]):
+    words += ["--agreement", "agreement.json"]
+    if code := long_command(words, prints=False):  # the run printed its numbers
         return code  # no report stands beside a model that is not there
     receipt = place[run.folder] / RUN_RECEIPT_NAME
     if run.number == 1:
@@ -156,6 +157,7 @@ def _open_model(place: PartyFolder, run: MeetingRun) -> int:
     say(
         f"also written: {where}{REPORT_NAME}, and {where}{RUN_RECEIPT_NAME}, which every party has"
     )
+    print(run.model)
     return 0
 
 

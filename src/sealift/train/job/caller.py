@@ -50,16 +50,17 @@ class Caller:
                 cls._stream.flush()
 
 
-def long_command(words: list[str]) -> int:
+def long_command(words: list[str], *, prints: bool = True) -> int:
     """A long command, as anybody would type it, which says itself what is wrong; its exit code.
 
-    It ends with this one.
+    It ends with this one. Without ``prints`` its results, on standard output, are not shown.
     """
     command = [sys.executable, "-P", "-m", "sealift", *words]
     caller, descriptors = Caller.hand_on()
     with stop_postponed():
         process = subprocess.Popen(  # noqa: S603 - ourselves
             command,
+            stdout=None if prints else subprocess.DEVNULL,
             env={**os.environ, **followed(), **caller},
             pass_fds=[*handed_on(command), *descriptors],
         )
