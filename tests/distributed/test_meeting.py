@@ -268,6 +268,24 @@ def test_killed_when_its_run_is_there_all_hear_of_it(parties: Parties) -> None:
     assert weights(parties)
 
 
+def test_who_leaves_before_signing_is_named_on_all_screens(parties: Parties) -> None:
+    """With what each can do; a host that leaves, too; and whoever is back goes on."""
+    host = parties.host("--invite", *OWNERS)
+    leaves, stays = parties.join("east", (COMPARE,)), parties.join("north", (COMPARE,))
+    for owner in (leaves, stays):
+        owner.wait_text("that your table fits")
+    host.wait_text("north has compared its table")
+    host.wait_text("east has compared its table")
+    leaves.interrupt()
+    gone = "east is not connected any more, and has not signed. "
+    host.wait_text(f"{gone}Its owner can type its command again in the same folder")
+    stays.wait_text(f"{gone}You can wait")
+    parties.join("east", ()).wait_text("waiting for south")
+    host.interrupt()
+    stays.wait_text("host is not connected any more, and not all have signed")
+    assert stays.text.count(gone) == 1
+
+
 def test_a_no_stops_all_by_name(parties: Parties) -> None:
     host = parties.host("--invite", *OWNERS)
     owners = {name: parties.join(name, answers=YES) for name in ("north", "east")}

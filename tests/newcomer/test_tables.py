@@ -170,10 +170,13 @@ def train_more_and_kill(parties: Newcomers) -> None:
     host = parties.host()
     assert host.end() == 0, host.text[-5000:]
     assert "train epoch 1 of" not in host.text
+    assert "which has no model of one owner's rows alone" in host.text
     assert (parties.home / "model-2.safetensors").stat().st_size
 
 
 def verify_at_an_owner(parties: Newcomers) -> None:
+    report = (parties.folder / "north" / "run-2" / "report.html").read_text()
+    assert "no model of your rows alone is trained any more" in report
     words = ["receipt", "verify", "run-2/receipt.json", "--with-log", "audit.db"]
     text = parties.run("north", *words, "--model", "../host/model-2.safetensors")
     assert "resumed 1 time" in text

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from typing import Final
 
@@ -49,6 +49,7 @@ from sealift.travel.visit.messages import parse_message, send_message
 
 ANSWER_S: Final = 30.0
 IDLE_S: Final = 60.0  # a guest that is connected asks several times a second
+AWAY_S: Final = 3.0  # without a connection, until a party counts as gone
 ARRIVE_S: Final = 10.0  # from the begin of a session to the guest's proof
 PROOF_S: Final = 60.0  # from a stranger's registration at the relay to its proof
 MAX_STRANGERS: Final = 32  # circuits at one time without a proof of invitation
@@ -85,6 +86,42 @@ class _Bound(Mapping[str, PublicKey]):
                 yield guest_name(seat.name), seat.card.sign
 
 
+class Attendance:
+    """Which parties that proved their invitation are connected; any thread may ask.
+
+    Who dials again within `AWAY_S` was not away: a session ends where a person reads for long.
+
+    Args:
+        names: Who is registered at the relay now.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self, names: Callable[[], Collection[str]], clock: Callable[[], float]
+    ) -> None:
+        self._names, self._clock = names, clock
+        self._lock = threading.Lock()
+        self._at: dict[str, str] = {}  # at the relay, by party
+        self._absent_s: dict[str, float] = {}  # since when
+
+    def arrive(self, party: str, name: str) -> None:
+        """A party proved its invitation; ``name`` is what the relay knows it by."""
+        with self._lock:
+            self._at[party] = name
+
+    def away(self) -> frozenset[str]:
+        """Parties that were connected, and are not any more."""
+        with self._lock:
+            here, now_s = self._names(), self._clock()
+            for party, name in self._at.items():
+                if name in here:
+                    self._absent_s.pop(party, None)
+                else:
+                    self._absent_s.setdefault(party, now_s)
+            since = self._absent_s.items()
+            return frozenset(party for party, at in since if now_s - at >= AWAY_S)
+
+
 class MeetingListener:
     """Receives guests until the relay is closed.
 
@@ -93,6 +130,7 @@ class MeetingListener:
         host: What the host has.
         sink: Where events go.
         vouch: Told the circuit of each guest that proved its invitation: it is no stranger.
+        attendance: Told who each of them is.
     """
 
     def __init__(
@@ -102,11 +140,13 @@ class MeetingListener:
         *,
         sink: Sink,
         vouch: Callable[[bytes], None] = lambda circuit: None,
+        attendance: Attendance | None = None,
     ) -> None:
         self._relay = relay
         self._host = host
         self._sink = sink
         self._vouch = vouch
+        self._attendance = attendance
         self._endpoint = Endpoint(
             role=Role.MEETING,
             name=HOST,
@@ -149,6 +189,10 @@ class MeetingListener:
                     with ExitStack() as guest:
                         guest.callback(places.release)
                         self._vouch(circuit.id)
+                        if self._attendance is not None:
+                            self._attendance.arrive(
+                                session.peer.name, circuit.peer_name
+                            )
                         stranger.close()
                         while self._take(session, reception, IDLE_S):
                             pass

@@ -7,7 +7,7 @@ yes that is about other words than now counts for nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -75,6 +75,7 @@ class Host:
         clock: Seconds since 1970.
         run: That was begun, once all have signed.
         assets: Where the recipe's weights and texts lie, by their path in it.
+        away: Which parties were connected, and are not any more.
     """
 
     book: MeetingState
@@ -84,6 +85,7 @@ class Host:
     clock: Callable[[], float]
     run: Run | None = field(default=None, kw_only=True)
     assets: Mapping[str, Path] = field(default_factory=dict, kw_only=True)
+    away: Callable[[], Collection[str]] = field(default=tuple, kw_only=True)
 
     def terms(self) -> Terms | None:
         """Once every party has brought a card about this declaration that fits."""
@@ -150,7 +152,7 @@ class Host:
         if name not in consents:
             return Read(terms)
         if len(consents) < len(seats):
-            return _wait(seat, [s.name for s in seats if s.name not in consents])
+            return self._wait(seat, [s.name for s in seats if s.name not in consents])
         try:
             signed = self.agreement()
         except SealiftError as error:
@@ -159,7 +161,7 @@ class Host:
             return Read(terms)
         if name not in signed.signatures:
             return Check(terms, consents)
-        return _wait(seat, signed.missing) if signed.missing else Signed(signed)
+        return self._wait(seat, signed.missing) if signed.missing else Signed(signed)
 
     def beside(self, name: str, message: AskRun | AskAsset) -> FromHost:
         """What a party asks for that changes nothing in the book."""
@@ -215,7 +217,16 @@ class Host:
             columns = each.brought.body.columns.items()
             if other := [name for name, fit in columns if fit != "fits"]:
                 return Over("columns-differ", each.name, ", ".join(other)[:MAX_WHY])
-        return _wait(seat, missing)
+        return self._wait(seat, missing)
+
+    def _wait(self, seat: InvitedParty, parties: Sequence[str]) -> Wait:
+        away = tuple(each for each in self.gone() if each != seat.name)
+        return Wait(tuple(parties), seat.contested, away)
+
+    def gone(self) -> tuple[str, ...]:
+        """Parties that have left, and have not signed."""
+        away, seats = self.away(), self.book.seats()
+        return tuple(s.name for s in seats if s.name in away and s.signature is None)
 
 
 class Reception:
@@ -326,7 +337,3 @@ def _require_own(own: bool) -> None:
 
 def _out_of_place(what: str) -> MalformedError:
     return MalformedError(what, code="bad-message")
-
-
-def _wait(seat: InvitedParty, parties: list[str] | tuple[str, ...]) -> Wait:
-    return Wait(tuple(parties), seat.contested)

@@ -160,16 +160,22 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """For these parties."""
+    """For these parties.
+
+    Attributes:
+        away: Parties that were connected, are not any more, and have not signed.
+    """
 
     parties: tuple[str, ...]
     contested: bool
+    away: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if len(self.parties) > MAX_RANKS:  # a screen shows them again every second
-            raise _malformed("there are too many parties", "parties")
-        for each in self.parties:
-            check_name(each, what="party name")
+        for names, what in ((self.parties, "parties"), (self.away, "away")):
+            if len(names) > MAX_RANKS:  # a screen shows them again every second
+                raise _malformed("there are too many parties", what)
+            for each in names:
+                check_name(each, what="party name")
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,11 +32,11 @@ from sealift.errors import (
     quote_foreign,
 )
 from sealift.ids import Digest
-from sealift.meet.connection import Conversation
+from sealift.meet.connection import AWAY_S, Conversation
 from sealift.meet.fetching import AssetFetcher
 from sealift.meet.folder import PartyFolder, file_exists
 from sealift.meet.guest import Guest
-from sealift.meet.invitation import Invitation
+from sealift.meet.invitation import HOST, Invitation
 from sealift.meet.messages import (
     REASONS,
     Agree,
@@ -59,7 +59,9 @@ from sealift.meet.messages import (
 from sealift.meet.packages import require_packages
 from sealift.meet.question import (
     YES,
+    DepartureLines,
     ask_categories,
+    say_gone,
     tell_comparison,
     tell_declared,
     tell_terms,
@@ -213,6 +215,10 @@ class OwnerMeeting:
         self._guest = Guest(self.invitation, self.identity)
         self._talk = Talk(sys.stderr)
         self._warned = False
+        self._departures = DepartureLines(self.place.name, self._talk.say)
+        self._heard_s: float | None = (
+            None  # when the host was, until its absence is said
+        )
         self._last: FromGuest | None = None  # before this party leaves
         self._fetcher: AssetFetcher | None = None  # of the last declaration
         self._asked: AskAsset | None = None
@@ -271,12 +277,16 @@ class OwnerMeeting:
                 self._warn(host.contested)
                 answer: FromGuest | None = Ask()
                 while answer is not None:
-                    answer = self._answer(host.say(answer))
+                    told = host.say(answer)
+                    self._met = True
+                    self._lost_s = 0.0
+                    answer = self._answer(told)
                 return ""
         except PeerError as error:
             if error.code == "peer-refused":
                 raise
             full = error.code == "relay-full"
+            self._say_host_gone()
             return "a free connection at the host [relay-full]" if full else "the host"
 
     def _dial(self) -> Conversation:
@@ -297,8 +307,9 @@ class OwnerMeeting:
     def _answer(self, told: FromHost) -> FromGuest | None:
         """What to say to the host's last word; None once nothing is left to be said."""
         match told:
-            case Wait(parties, contested):
+            case Wait(parties, contested, away):
                 self._warn(contested)
+                self._departures.tell(away)
                 self._talk.wait_for(", ".join(parties))
                 self.sleep(PAUSE_S)
             case BringCard(declaration, files):
@@ -335,6 +346,14 @@ class OwnerMeeting:
                 "refused; if that was not you, compare the words by telephone"
             )
         self._warned |= contested
+
+    def _say_host_gone(self) -> None:
+        """Say that the host is gone, if it was there and has not answered for some seconds."""
+        now_s = self.clock()
+        self._lost_s = self._lost_s or now_s
+        if self._met and now_s - self._lost_s >= AWAY_S:
+            self._met = False
+            self._talk.say(say_gone(HOST, self.place.name))
 
     def _keep(self, **changes: Any) -> None:
         self.kept = replace(self.kept, **changes)

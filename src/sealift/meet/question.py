@@ -14,7 +14,7 @@ a try. Source: spec/meeting.md section 7.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from sealift.crypto.hash import stretch
@@ -23,6 +23,7 @@ from sealift.data.schema.document import field_to_plain
 from sealift.data.schema.schema import Schema
 from sealift.errors import quote_foreign
 from sealift.ids import Digest
+from sealift.meet.invitation import HOST
 from sealift.meet.messages import MAX_PROPOSED
 from sealift.meet.terms import Declaration, Terms, proposed_agreement
 from sealift.release.agreement import Agreement
@@ -52,6 +53,45 @@ ENDINGS: Final = (
     "rabbit", "ring", "road", "rope", "saddle", "shoe", "spoon", "stairs",
     "table", "tiger", "tower", "train", "tree", "wagon", "wheel", "window",
 )  # fmt: skip
+
+
+class DepartureLines:
+    """Says of each party that left, once until it is back, what the reader can do.
+
+    Args:
+        reader: The party whose screen it is.
+        say: Prints a line.
+    """
+
+    def __init__(self, reader: str, say: Callable[[str], None]) -> None:
+        self._reader, self._say = reader, say
+        self._gone: Collection[str] = ()
+
+    def tell(self, gone: Collection[str]) -> None:
+        """These parties are away now."""
+        for each in gone:
+            if each not in self._gone:
+                self._say(say_gone(each, self._reader))
+        self._gone = gone
+
+
+def say_gone(party: str, reader: str) -> str:
+    """A line about a party that left before all have signed, and what the reader can do."""
+    if party == HOST:
+        return (
+            f"{HOST} is not connected any more, and not all have signed; nothing is lost. You can wait: "
+            "this command goes on when the host's runs again. Or stop it, and type it again later"
+        )
+    gone = f"{party} is not connected any more, and has not signed"
+    if reader == HOST:
+        return (
+            f"{gone}. Its owner can type its command again in the same folder, and goes on; to do "
+            f"without {party}, stop this command and invite the others in an empty folder"
+        )
+    return (
+        f"{gone}. You can wait: its owner can type its command again. Or stop this command, and "
+        f"type it again later: nothing is lost. Only the host can do without {party}, in another meeting"
+    )
 
 
 def words_of(terms: Digest) -> tuple[str, ...]:

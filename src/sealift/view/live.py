@@ -13,7 +13,7 @@ from sealift.train.loop.measures import shown_numbers
 
 MAX_KEPT: Final = 200  # lines of each list on the page
 _TROUBLE: Final = (
-    "accelerator.lost", "broker.failed", "checkpoint.missed", "direct.refused",
+    "accelerator.lost", "baseline.lost", "broker.failed", "checkpoint.missed", "direct.refused",
     "guest.declined", "guest.refused", "holder.failed", "holder.missing", "job.limited",
     "lease.lost",
     "lease.revoked", "lease.silent", "owner.departed", "relay.lost", "relay.refused",

@@ -225,6 +225,8 @@ def test_a_host_names_no_more_parties_than_there_can_be() -> None:
     assert Wait(names[1:], contested=False).parties == names[1:]
     with pytest.raises(MalformedError) as caught:
         Wait(names, contested=False)
+    with pytest.raises(MalformedError, match="too many"):
+        Wait((), contested=False, away=names)
     assert caught.value.field == "parties"
 
 

@@ -29,7 +29,7 @@ from sealift.errors import (
 )
 from sealift.events import Event, Sink, discard, emit, wall_clock
 from sealift.ids import MAX_RANKS, check_name
-from sealift.meet.connection import MeetingListener, places
+from sealift.meet.connection import Attendance, MeetingListener, places
 from sealift.meet.declaration import (
     declaration_of,
     demand_dialable,
@@ -43,6 +43,7 @@ from sealift.meet.folder import PartyFolder
 from sealift.meet.host import Host
 from sealift.meet.invitation import HOST
 from sealift.meet.messages import Run
+from sealift.meet.question import DepartureLines
 from sealift.meet.runs import MODEL_NAME, MeetingRun, chosen_run, read_run
 from sealift.meet.state import MeetingState
 from sealift.release.agreement.code import find_assets, measure_assets, measure_bundle
@@ -363,7 +364,12 @@ def _meet(
             Relay.listen(*listen, registry=registry, sink=tell, clock=wall_clock)
         )
         client = stack.enter_context(relay.local_client(HOST))
-        MeetingListener(client, host, sink=quiet, vouch=relay.vouch).start()
+        here = Attendance(lambda: relay.names, time.monotonic)
+        heard = replace(host, away=here.away)
+        MeetingListener(
+            client, heard, sink=quiet, vouch=relay.vouch, attendance=here
+        ).start()
+        departures = DepartureLines(HOST, talk.say)
         emit(sink, "meeting.listening", address=args.listen)
         while True:
             _require_all_willing(book, relay, talk)
@@ -372,6 +378,7 @@ def _meet(
             if signed is not None and not missing:
                 talk.wait_for("")
                 return signed
+            departures.tell(heard.gone())
             talk.wait_for(_awaited(book, missing) or "tables that fit together")
             time.sleep(0.1)
 

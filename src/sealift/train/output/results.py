@@ -23,6 +23,7 @@ class RunResult(TypedDict, total=False):
         prepared: Rows that the statistics are made of, by owner.
         statistics: Totals by name, nested, if the recipe prepares any.
         trained_less: Owners whose rows were used less often than the job plans.
+        no_baselines: Why there are no numbers of models of one owner's rows alone.
     """
 
     run: str
@@ -39,6 +40,7 @@ class RunResult(TypedDict, total=False):
     prepared: dict[str, int]
     statistics: dict[str, Any]
     trained_less: str
+    no_baselines: str
 
 
 class PartResult(TypedDict, total=False):

@@ -274,7 +274,9 @@ class RunFolder:
             self.add(
                 STATISTICS_NAME, totals_file(manifest.statistics, manifest.prepared)
             )
-        found = self._summary(manifest, summary.visits, summary.skipped)
+        found = _summary(
+            self.path, manifest, agreement, summary.visits, summary.skipped
+        )
         if less := _trained_less(manifest, settings, agreement):
             found["trained_less"] = less
         complete(found)
@@ -294,20 +296,33 @@ class RunFolder:
         """
         raw = read_whole(self.path / MANIFEST_NAME, MAX_MANIFEST_BYTES)
         manifest = verify_manifest(decode(SignedManifest, raw), agreement)
-        return self._summary(manifest, sum(manifest.visits.values()), 0)
+        visits = sum(manifest.visits.values())
+        return _summary(self.path, manifest, agreement, visits, 0)
 
-    def _summary(self, manifest: RunManifest, visits: int, skipped: int) -> RunResult:
-        found: RunResult = {"run": str(self.path)}
-        if manifest.plan != "ddp":
-            found["visits"], found["skipped"] = visits, skipped
-        found["level"] = manifest.level
-        found["metrics"] = manifest.metrics
-        if manifest.weights:
-            found["weights"] = manifest.weights.to_text()
-        if totals := manifest.statistics:
-            found["prepared"] = manifest.prepared
-            found["statistics"] = {n: each.nested() for n, each in totals.items()}
-        return found
+
+def _summary(
+    path: Path,
+    manifest: RunManifest,
+    agreement: VerifiedAgreement,
+    visits: int,
+    skipped: int,
+) -> RunResult:
+    found: RunResult = {"run": str(path)}
+    if manifest.plan != "ddp":
+        found["visits"], found["skipped"] = visits, skipped
+    found["level"] = manifest.level
+    found["metrics"] = manifest.metrics
+    if manifest.weights:
+        found["weights"] = manifest.weights.to_text()
+    if totals := manifest.statistics:
+        found["prepared"] = manifest.prepared
+        found["statistics"] = {n: each.nested() for n, each in totals.items()}
+    alone = agreement.agreement.output_rule.baseline_alone
+    if alone and manifest.plan == "ddp" and manifest.resumed:
+        found["no_baselines"] = (
+            "the run continued from a checkpoint, which has no model of one owner's rows alone"
+        )
+    return found
 
 
 def _trained_less(
