@@ -84,9 +84,10 @@ check: layout lint types layers core sizes walls names  ## all of these eight, i
 layout: $(READY)  ## is every file formatted?
 	$(BIN)/ruff format --check .
 
-lint: $(READY)  ## the rules of ruff, and the words kept out of names
+lint: $(READY)  ## the rules of ruff, words kept out of names, and whether each promise names a test
 	$(BIN)/ruff check .
 	$(BIN)/python scripts/words.py
+	$(BIN)/python scripts/promises.py
 
 types: $(READY)  ## mypy, strict
 	$(BIN)/mypy
