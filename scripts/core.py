@@ -19,7 +19,7 @@ from typing import Final
 
 from sizes import ROOT, code_lines
 
-MAX_CODE_LINES: Final = 10_000
+MAX_CODE_LINES: Final = 10_300
 HEADING: Final = "## The audited core"
 ON_DEMAND: Final = "on demand"
 ELSEWHERE: Final = "elsewhere"

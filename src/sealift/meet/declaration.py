@@ -30,7 +30,8 @@ from sealift.release.agreement.code import (
     read_bundle,
 )
 from sealift.release.agreement.resources import OutputRule, TravelRule
-from sealift.release.agreement.training import TrainingRule, widen
+from sealift.release.agreement.training import TrainingRule
+from sealift.release.agreement.written import widen
 from sealift.train.job.settings import parse_address, parse_job
 from sealift.train.loop.measures import names_of
 from sealift.train.loop.tasks import LOSS, Rehearsal

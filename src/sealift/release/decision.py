@@ -10,13 +10,14 @@ Source: spec/release.md section Decision.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from sealift.errors import PolicyError, StaleError
 from sealift.ids import Role
-from sealift.release.agreement import KeyLease, Resource
+from sealift.release.agreement import KeyLease, PrivacyBudget, Resource
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.agreement.statements import ENDS
 from sealift.release.facts import (
@@ -24,6 +25,7 @@ from sealift.release.facts import (
     ReleaseKind,
     ReleaseQuestion,
     ReleaseState,
+    Spending,
     require_latest,
 )
 from sealift.session.endpoint import VerifiedPeer
@@ -117,6 +119,18 @@ def require_visits(count: float, limit: int, owner: str) -> None:
             f"the agreement allows {limit} visits to {owner} for one purpose",
             why=f"this would be visit {count:g}; visits of all jobs count, also of restarted ones",
             code="too-many-visits",
+        )
+
+
+def require_budget(budget: PrivacyBudget, spent: Spending, resource: str) -> None:
+    """Refuse a round that costs more than is left; raises ``privacy-budget-spent``."""
+    if not spent.after <= budget.epsilon:
+        left = max(0.0, budget.epsilon - spent.before)
+        raise PolicyError(
+            f"the privacy budget of {resource} does not allow another round",
+            why=f"epsilon {spent.before:.4g} is spent, with this round it would be {spent.after:.4g}, and {left:.4g} is left of "
+            f"{budget.epsilon:g} (delta {budget.delta:g}); rounds of all jobs count, also of restarted ones",
+            code="privacy-budget-spent",
         )
 
 
@@ -342,6 +356,21 @@ def _visits(ask: ReleaseQuestion, state: ReleaseState) -> None:
     require_visits(state.visits + ask.visits, limit, state.owner.name)
 
 
+def _budget(ask: ReleaseQuestion, state: ReleaseState) -> None:
+    """Held-out rows cost nothing: with private steps no measure of rows is told."""
+    for resource in ask.resources(state):
+        if resource.rule.privacy is None or resource.part != "train":
+            continue
+        if ask.visits != len(ask.resources(state)):
+            raise PolicyError(
+                f"{resource.name} has a privacy budget and is to be visited in parts",
+                why="rows are drawn by chance from the whole table; a part of it would cost more",
+                code="privacy-not-enforced",
+            )
+        spent = state.epsilons.get(resource.name, Spending(math.inf, math.inf))
+        require_budget(resource.rule.privacy, spent, resource.name)
+
+
 def _challenge(ask: ReleaseQuestion, state: ReleaseState) -> None:
     if not state.fresh:
         raise StaleError("this challenge was used before", code="challenge-replayed")
@@ -467,6 +496,15 @@ RULES: Final[tuple[Rule, ...]] = (
             ReleaseKind.FED_DEVICE: _OWN_PROCESS,
             ReleaseKind.MODEL_KEY: _SERVED,
             ReleaseKind.ROWS: "asked for each frame: the holder counts a visit once, on its disk",
+        },
+    ),
+    Rule(
+        "the privacy budget",
+        _budget,
+        {
+            ReleaseKind.CHECKPOINT_SHARE: "it holds what was computed of rounds that were debited",
+            ReleaseKind.DATA_KEY: _NO_VISIT,
+            ReleaseKind.MODEL_KEY: _SERVED,
         },
     ),
 )

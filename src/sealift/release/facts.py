@@ -71,6 +71,7 @@ class ReleaseState:
         fresh: Whether the challenge was never used before.
         runs: Runs that were counted under this line; None where they are not known.
         visits: Visits for this purpose that were counted, without those asked for.
+        epsilons: What each table with a budget will have cost after what is asked for.
     """
 
     owner: Owner
@@ -87,6 +88,20 @@ class ReleaseState:
     fresh: bool = False
     runs: frozenset[Digest] | None = None
     visits: float = math.inf
+    epsilons: Mapping[str, Spending] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """What rounds over a table cost, by the owner's ledger.
+
+    Attributes:
+        before: Epsilon of all that was debited.
+        after: With what is asked for.
+    """
+
+    before: float
+    after: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ from sealift.errors import (
 )
 from sealift.ids import Role
 from sealift.release import decision
+from sealift.release.agreement import GroupRule, PrivacyBudget
 from sealift.release.agreement.signed import verify
 from sealift.release.decision import (
     GRACE_S,
@@ -36,7 +37,7 @@ from sealift.release.decision import (
     require_home,
     require_reader,
 )
-from sealift.release.facts import Owner, ReleaseKind, Sighting
+from sealift.release.facts import Owner, ReleaseKind, Sighting, Spending
 from sealift.release.grant import ReleaseRequest
 from tests.sim.decisions import (
     CASES,
@@ -52,11 +53,36 @@ from tests.sim.decisions import (
     wrong_purpose,
 )
 from tests.sim.owners import NOW_S, accelerator_peer, broker_peer, evidence_result
+from tests.worlds import private
 from tests.worlds.consortium import RUN, TRAINING, make_consortium
+from tests.worlds.private import with_budget
 
 EARLY, LATE = int(NOW_S) - 9, int(NOW_S) + 9
 # By rule: how it is broken, and the code that says so.
 Breaks = dict[str, list[tuple[Callable[[Case], str], str | dict[ReleaseKind, str]]]]
+SPENT = "privacy-budget-spent"
+PARTS = dict.fromkeys(ReleaseKind, "privacy-not-enforced")
+
+
+def budgeted(case: Case, *, after: float | None, visits: int = 1) -> str:
+    """Under an agreement in which ada's tables have a budget of epsilon 3."""
+    budget = PrivacyBudget(epsilon=3.0, delta=1e-5)
+    agreement = replace(
+        case.consortium.agreement,
+        resources=with_budget(case.consortium, budget, "ada"),
+        training=private.training(),
+        output=private.OUTPUT_KEPT,
+        group=GroupRule(3, "owner"),
+    )
+    peer = replace(case.ask.peer, identity=case.state.owner.key)  # type: ignore[type-var]
+    few = visits if case.ask.kind is ReleaseKind.PASSES else 0
+    ask = replace(case.ask, peer=peer, run=private.RUN, visits=few)
+    spent = {} if after is None else {"ada-train": Spending(1.0, after)}
+    facts = replace(case.state, epsilons=spent)
+    verified = replace(case.consortium, agreement=agreement).verified()
+    return replace(case, ask=ask, state=facts).under(verified)
+
+
 BREAKS: Breaks = {
     "ended by nobody": [
         (
@@ -169,6 +195,12 @@ BREAKS: Breaks = {
         (lambda c: c.asking(visits=49), "too-many-visits"),
         (lambda c: c.run(visits=math.inf), "too-many-visits"),
     ],
+    "the privacy budget": [
+        (lambda c: budgeted(c, after=3.01), PARTS | {ReleaseKind.PASSES: SPENT}),
+        (lambda c: budgeted(c, after=math.nan), PARTS | {ReleaseKind.PASSES: SPENT}),
+        (lambda c: budgeted(c, after=None), PARTS | {ReleaseKind.PASSES: SPENT}),
+        (lambda c: budgeted(c, after=1.0, visits=2), PARTS),
+    ],
 }
 CELLS = [
     pytest.param(rule, kind, id=f"{rule.name}, {kind}")
@@ -248,6 +280,12 @@ def test_a_run_that_was_counted_goes_on() -> None:
     other = replace(again, ask=replace(again.ask, run=replace(RUN, seed=1)))
     assert other.agreed(training=training) == "too-many-runs"
     assert CASES[ReleaseKind.PASSES].run(visits=47) == "allowed"
+
+
+def test_a_round_goes_up_to_the_budget_and_no_further() -> None:
+    case = CASES[ReleaseKind.PASSES]
+    assert budgeted(case, after=3.0) == "allowed"
+    assert budgeted(case, after=math.nextafter(3.0, 4.0)) == SPENT
 
 
 def test_a_key_of_rows_is_no_key_of_a_model() -> None:

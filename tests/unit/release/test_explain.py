@@ -32,6 +32,7 @@ from sealift.release.agreement import (
     Board,
     GroupRule,
     OutputRule,
+    PrivacyBudget,
     References,
     ReleaseRule,
     Resource,
@@ -160,10 +161,14 @@ FULL = changed(
     not_after=20,
     compared=("ada", "bern"),
 )
+BUDGETED = tuple(
+    changed(each, rule=changed(RULE, privacy=PrivacyBudget(epsilon=3.0, delta=1e-6)))
+    for each in USUAL.resources
+)
 PRIVATE = changed(FULL.training, privacy=PrivateSteps(1.0, 1.1, 64))
 DOCUMENTS = (
     FULL,
-    changed(FULL, training=PRIVATE),
+    changed(FULL, training=PRIVATE, resources=BUDGETED),
     changed(FULL, group=None),
     changed(FULL, training=changed(FULL.training, sums=("only",))),
     changed(FULL, accept=(Level.DEVELOPMENT,), references=References((KEY,))),

@@ -25,9 +25,8 @@ from sealift.release.agreement.training import (
     SETTINGS,
     ParameterRule,
     PrivateSteps,
-    read_training,
-    widen,
 )
+from sealift.release.agreement.written import read_training, widen
 from sealift.travel.settings import TrainingSettings
 from tests.worlds.consortium import RUN, TRAINING, make_consortium
 

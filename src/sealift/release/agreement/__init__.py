@@ -1,5 +1,6 @@
 """The agreement: parties, code, levels, resources with their owners' rules, outputs."""
 
+from sealift.release.agreement.privacy import PrivacyBudget
 from sealift.release.agreement.resources import (
     MAX_DIGITS,
     ROWS_LEASE,
@@ -34,7 +35,7 @@ from sealift.release.agreement.whole import VERSION, About, Agreement
 
 __all__ = [
     "MAX_DIGITS", "ROWS_LEASE", "VERSION", "About", "Agreement", "Audience", "Between", "Board",
-    "CodeBundle", "GroupRule", "KeyLease", "OutputRule", "Part", "Party", "PartyRole", "Purpose",
+    "CodeBundle", "GroupRule", "KeyLease", "OutputRule", "Part", "Party", "PartyRole", "PrivacyBudget", "Purpose",
     "References", "ReleaseRule", "Resource", "RollbackRule", "RunTerms", "ServersRule",
     "TrainingPlan", "TrainingRule", "TravelRule", "bundle_digest", "part_for",
 ]  # fmt: skip

@@ -37,6 +37,7 @@ from sealift.release.agreement import (
     OutputRule,
     Party,
     PartyRole,
+    PrivacyBudget,
     References,
     ReleaseRule,
     Resource,
@@ -47,7 +48,7 @@ from sealift.release.agreement import (
 from sealift.release.agreement.code import measure_assets, measure_bundle, read_bundle
 from sealift.release.agreement.signed import SignedAgreement, load_signed
 from sealift.release.agreement.successors import require_follows
-from sealift.release.agreement.training import read_training
+from sealift.release.agreement.written import read_training
 from sealift.release.files import read_whole
 
 MAX_DOCUMENT_BYTES: Final = 1 << 20
@@ -182,6 +183,7 @@ def _fill_in(plain: dict[str, Any]) -> None:
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
         if isinstance(entry, dict) and isinstance(entry.setdefault("rule", None), dict):
             _fill_defaults(ReleaseRule, entry["rule"])
+            _fill_defaults(PrivacyBudget, entry["rule"]["privacy"])
             _read_times(entry["rule"], f"resources[{index}].rule.")
 
 

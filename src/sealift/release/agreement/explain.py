@@ -36,6 +36,7 @@ from sealift.release.agreement import (
     GroupRule,
     OutputRule,
     Party,
+    PrivacyBudget,
     References,
     ReleaseRule,
     Resource,
@@ -46,6 +47,7 @@ from sealift.release.agreement.phrases import (
     FLOOR_ROWS,
     cargo_promise,
     count,
+    say_budget,
     say_every,
     say_list,
     say_parameter,
@@ -286,7 +288,8 @@ def _tell_numbers(subject: _Subject) -> Iterator[Sentence]:
     rule = subject.agreement.output
     if rule is None:
         return
-    if not rule.metrics:
+    training = subject.agreement.training
+    if not rule.metrics or (training is not None and training.privacy is not None):
         yield Sentence(_LEAVES, "No measured numbers are shared.")
         return
     few: ExceptionName | None = "metric-rows" if rule.metric_rows < FLOOR_ROWS else None
@@ -353,10 +356,16 @@ def _tell_updates(subject: _Subject) -> Iterator[Sentence]:
 
 
 def _tell_privacy(subject: _Subject) -> Iterator[Sentence]:
-    training = subject.agreement.training
+    agreement, training = subject.agreement, subject.agreement.training
     if training is not None:
         for text, alarm in say_privacy(training, subject.rows):
             yield Sentence(_LEAVES, text, alarm=alarm)
+    alike: dict[str, list[str]] = {}
+    for owner in sorted(agreement.data_owners, key=lambda each: each != subject.asked):
+        for each, budget in agreement.budgets_of(owner):
+            alike.setdefault(say_budget(budget), []).append(each.name)
+    for text, tables in alike.items():
+        yield Sentence(_LEAVES, f"The privacy budget of {say_list(tables)} is {text}")
 
 
 def _tell_answers(subject: _Subject) -> Iterator[Sentence]:
@@ -753,7 +762,9 @@ TABLE: Final[dict[type[Any], dict[str, _Tell | str]]] = {
     ReleaseRule: {
         **_named("accept purposes max_uses not_before not_after", _tell_tables),
         **_named("lease_s heartbeat_s", _tell_tables),
+        "privacy": _PART,
     },
+    PrivacyBudget: _named("epsilon delta unit", _tell_privacy),
     Party: {
         **_named("name roles", _tell_parties),
         "sign": "a public key: signatures show who has it, and a meeting's words cover it",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final, Literal
 
 from sealift.codec import MAX_INTEGER
 from sealift.errors import quote_foreign
-from sealift.release.agreement import Between, GroupRule
+from sealift.release.agreement import Between, GroupRule, PrivacyBudget
 from sealift.release.agreement.training import ParameterRule, TrainingRule
 
+BAR: Final = 20  # characters
 FLOOR_ROWS: Final = 16  # of an owner's own program (``holes``)
 Few = Literal["round-updates", "step-updates"] | None
 
@@ -111,7 +113,7 @@ def say_privacy(training: TrainingRule, rows: str) -> Iterator[tuple[str, bool]]
     yield (
         f"Steps are private: for each one, {private.batch:,} of an owner's rows as expected are drawn by chance. The gradient of "
         f"each row of {rows} is clipped to the norm {private.clip:g}, and noise of {private.noise:g} times this norm is added to their sum. "
-        "Measures of training rows are not shared.",
+        "No measure of rows is shared, because it would have no noise.",
         False,
     )
     if training.privacy_trusts_code:
@@ -120,6 +122,28 @@ def say_privacy(training: TrainingRule, rows: str) -> Iterator[tuple[str, bool]]
             "as far as this code is trusted (privacy_trusts_code = true).",
             True,
         )
+
+
+def say_budget(budget: PrivacyBudget) -> str:
+    """How large a budget is, what that means, and who keeps to it."""
+    return (
+        f"{budget}. {_say_surest(budget.epsilon, budget.delta)} Its owner's broker counts each round on its disk before "
+        "the round begins, over all jobs and later agreements, and refuses one that costs more than is left: training ends then."
+    )
+
+
+def _say_surest(epsilon: float, delta: float) -> str:
+    """What an epsilon of this size means, in one sentence, and as a picture."""
+    surest = 1 / (1 + math.exp(-epsilon))
+    before, after = BAR // 2, min(BAR - 1, round(BAR * surest))
+    bars = " ".join(
+        f"{name} [{'#' * full}{'.' * (BAR - full)}]"
+        for name, full in (("before", before), ("after", after))
+    )
+    return (
+        "Somebody who knows everything that leaves, in all jobs together, and was undecided (50 %) whether a certain "
+        f"row is in the table, can become at most {100 * surest:.1f} % sure, but for a chance of {delta:g}. {bars}"
+    )
 
 
 def _say_masked(

@@ -12,6 +12,7 @@ from sealift.attest.level import Level
 from sealift.codec import MAX_INTEGER
 from sealift.errors import PolicyError
 from sealift.ids import MAX_RANKS, Digest, check_name
+from sealift.release.agreement.privacy import PrivacyBudget
 from sealift.release.agreement.terms import (
     inconsistent,
     require_distinct,
@@ -67,6 +68,7 @@ class ReleaseRule:
             is the default of the resource's part, 0 releases without a lease.
         heartbeat_s: How often fresh evidence is due within a lease, in seconds: work
             pauses without it.
+        privacy: The most that may ever be spent on its rows; None bounds nothing.
     """
 
     accept: tuple[Level, ...] = ()
@@ -76,6 +78,7 @@ class ReleaseRule:
     not_after: int | None = None
     lease_s: float | None = None
     heartbeat_s: float | None = None
+    privacy: PrivacyBudget | None = None
 
     def __post_init__(self) -> None:
         require_distinct(self.accept, "accept")
@@ -127,6 +130,8 @@ class Resource:
             require_within(getattr(self, name), 1, MAX_INTEGER, name)
         if self.total_bytes != self.rows * self.row_bytes:
             raise inconsistent("is not rows times row_bytes", "total_bytes")
+        if self.rule.privacy is not None:
+            self.rule.privacy.require_rows(self.rows)
         for purpose in self.rule.purposes:
             if part_for(purpose) != self.part:
                 raise inconsistent(

@@ -164,7 +164,8 @@ roles = {json.dumps(self._roles(name))}
     def _resource(self, card: tuple[str, str]) -> str:
         path, owner = card
         purposes = '# purposes = ["train"]    # what its rows may be used for: "prepare", "train", "heldout"\n'
-        purposes = purposes if self.about == "train" else ""
+        budget = "# privacy = { epsilon = 3.0, delta = 1e-6 }   # most that all jobs together may spend on its rows\n"
+        purposes = f"{purposes}{budget}" if self.about == "train" else ""
         return f"""\
 [[resources]]  # owned by {owner}
 card = {_text(path)}

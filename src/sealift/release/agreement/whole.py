@@ -19,8 +19,9 @@ from sealift.attest.level import Level, parse_accept
 from sealift.attest.reference import ReferenceValues
 from sealift.codec import MAX_INTEGER, encode
 from sealift.crypto.sign import PublicKey
-from sealift.errors import PolicyError, require_value
+from sealift.errors import MalformedError, PolicyError, require_value
 from sealift.ids import Digest, check_name
+from sealift.release.agreement.privacy import PrivacyBudget
 from sealift.release.agreement.resources import (
     GroupRule,
     OutputRule,
@@ -46,6 +47,7 @@ from sealift.release.agreement.training import TrainingRule
 
 MAX_PARTIES: Final = 64
 VERSION: Final = 3
+GRAPH: Final = "graph.json"  # the entry of a recipe that is no program
 About = Literal["train", "serve", "group"]
 # What each is called, and the parts that its resources may be of.
 _SUBJECTS: Final[dict[About, tuple[str, tuple[Part, ...]]]] = {
@@ -120,6 +122,7 @@ class Agreement:
             self._check_output(self.output)
             self._check_training(self.training, self.output.metric_rows)
         self._check_board()
+        self._check_budgets()
 
     @cached_property
     def digest(self) -> Digest:
@@ -172,6 +175,15 @@ class Agreement:
     def resources_of(self, owner: str) -> tuple[Resource, ...]:
         """What one party brings."""
         return tuple(entry for entry in self.resources if entry.owner == owner)
+
+    def budgets_of(self, owner: str) -> tuple[tuple[Resource, PrivacyBudget], ...]:
+        """One party's tables to train on that have a privacy budget, each with it."""
+        own = self.resources_of(owner)
+        return tuple(
+            (each, each.rule.privacy)
+            for each in own
+            if each.rule.privacy is not None and each.part == "train"
+        )
 
     @property
     def data_owners(self) -> tuple[str, ...]:
@@ -413,6 +425,38 @@ class Agreement:
                     f"over fewer rows than output.metric_rows ({metric_rows})",
                     f"resources[{index}].rows",
                 )
+
+    def _check_budgets(self) -> None:
+        """Refuse what could spend of a privacy budget, and is not counted."""
+        tables = [each for each in self.resources if each.rule.privacy is not None]
+        why = self._uncounted() if tables else ""
+        if why:
+            raise MalformedError(
+                f"the owner's privacy budget for {tables[0].name} does not allow this agreement",
+                why=why,
+                code="privacy-refused",
+            )
+
+    def _uncounted(self) -> str:
+        """What leaves without noise, or is not counted; empty text for nothing."""
+        training, output = self.training, self.output
+        if training is None or output is None:
+            return "only training keeps to a budget"
+        if training.privacy is None:
+            return "its training settings have no [privacy], so nothing gets noise"
+        if training.plans != ("ddp",) or not self.rows_at_home:
+            return 'only plans = ["ddp"] with rows = "owner" is counted at owners\' brokers'
+        is_graph = self.code.entry.rpartition("/")[2] == GRAPH
+        if not (is_graph or training.privacy_trusts_code):
+            return (
+                "its recipe is code, which could let out more than the noisy sums; a graph "
+                "recipe cannot, and privacy_trusts_code = true says that the code is trusted"
+            )
+        if output.baseline_alone:
+            return "baseline_alone measures a model of each owner's rows alone, without noise"
+        if output.recipe_text:
+            return "recipe_text lets out text of the recipe, without noise"
+        return ""
 
     def _require_role(self, name: str, role: PartyRole, field: str) -> None:
         self._require_parties((name,), field)

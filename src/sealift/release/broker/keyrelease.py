@@ -10,6 +10,7 @@ Source: spec/release.md sections Decision and Key release.
 from __future__ import annotations
 
 import math
+import secrets
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -19,6 +20,7 @@ from sealift.crypto.identity import Identity
 from sealift.crypto.keys import Label
 from sealift.errors import IntegrityError, PolicyError, SealiftError, require_value
 from sealift.events import Sink, emit
+from sealift.release.accountant import PrivateRound, require_accountant
 from sealift.release.agreement import Resource, RunTerms
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.broker.inforce import StatementsInForce
@@ -33,6 +35,7 @@ from sealift.release.facts import (
     RollbackGate,
 )
 from sealift.release.grant import (
+    CHALLENGE_BYTES,
     KeyRelease,
     ReleaseRequest,
     SealedKey,
@@ -41,7 +44,7 @@ from sealift.release.grant import (
 )
 from sealift.release.log.auditlog import AuditLog
 from sealift.release.log.entries import LogEntry, Logged
-from sealift.release.vault.ledger import Debit
+from sealift.release.vault.ledger import Debit, PrivateDebit
 from sealift.release.vault.vault import Vault
 from sealift.session.endpoint import VerifiedPeer
 
@@ -145,20 +148,35 @@ class KeyReleases:
             UnavailableError: if it cannot be written: then it may not begin.
         """
         peer, owner = asker.peer, self._owner.name
+        attempt, budgets = request.attempt, self._verified.agreement.budgets_of(owner)
+        if budgets and not self._spend(attempt):
+            # A question that came before was answered, maybe: a repeated step costs again.
+            attempt = secrets.token_bytes(CHALLENGE_BYTES)
         asked = ReleaseQuestion(
             kind=ReleaseKind.PASSES, peer=peer, purpose=request.purpose, run=request.run,
-            visits=request.visits, attempt=request.attempt,
+            visits=request.visits, attempt=attempt,
         )  # fmt: skip
         limit = self._verified.agreement.output_rule.max_visits
         try:
             self.require(asked, asker, None)
-            return self._ledger.spend(
-                self._debit(asked), lambda count: require_visits(count, limit, owner)
+            private = self._private(asked)
+            counted = self._ledger.spend(
+                self._debit(asked),
+                lambda count: require_visits(count, limit, owner),
+                private,
             )
         except SealiftError as error:
             if self.refused(peer, error):
                 self.append("refusal", rule=error.code, **asker.logged())
             raise
+        for each in private:
+            spent, budget = self._ledger.spending(each, b"").before, each.budget.epsilon
+            self.tell(
+                "privacy.spent", resource=each.resource, job=each.job,
+                epsilon=f"{spent:.4g}", left=f"{max(0.0, budget - spent):.4g}",
+                budget=str(each.budget),
+            )  # fmt: skip
+        return counted
 
     def require(
         self, asked: ReleaseQuestion, asker: Asker, challenge: bytes | None
@@ -266,11 +284,36 @@ class KeyReleases:
             fresh=fresh,
             runs=ledger.runs(line) if asked.kind is ReleaseKind.DATA_KEY else None,
             visits=ledger.spent(self._debit(asked)) if passes else math.inf,
+            epsilons={
+                each.resource: ledger.spending(each, asked.attempt)
+                for each in self._private(asked)
+            },
         )
 
     def _debit(self, asked: ReleaseQuestion) -> Debit:
         line = self._verified.agreement.name
         return Debit.of_visits(line, asked.purpose, asked.visits, asked.attempt)
+
+    def _private(self, asked: ReleaseQuestion) -> tuple[PrivateDebit, ...]:
+        """What a pass costs of this owner's budgets: by what was signed, never as asked."""
+        agreement, run = self._verified.agreement, asked.run
+        steps = agreement.training.privacy if agreement.training else None
+        trains = asked.kind is ReleaseKind.PASSES and asked.purpose != "heldout"
+        if run is None or steps is None or not trains:
+            return ()
+        return tuple(
+            PrivateDebit(
+                content=each.content,
+                resource=each.name,
+                budget=budget,
+                job=run.job,
+                run=run.digest(agreement.digest),
+                cost=PrivateRound(
+                    steps.noise, steps.rate(each.rows), steps.steps(each.rows)
+                ),
+            )
+            for each, budget in agreement.budgets_of(self._owner.name)
+        )
 
     def _count_run(self, run: RunTerms) -> None:
         agreement = self._verified.agreement
@@ -327,7 +370,10 @@ def bring_into_force(
         PolicyError: ``owner-unsigned``, ``owner-left``.
         IntegrityError: ``other-key``, what every release would fail of later.
         StaleError: ``agreement-superseded``, ``agreement-line``.
+        UnavailableError: ``extra-missing``: it has a privacy budget that nothing counts.
     """
+    if verified.agreement.budgets_of(identity.name):
+        require_accountant()
     if verified.require_owner_signed(identity.name).sign != identity.public_key:
         raise PolicyError(
             f"the agreement names another key for {identity.name}",

@@ -1,4 +1,4 @@
-"""The broker's permanent counters in the vault's file: uses, key holders, revocations.
+"""The broker's permanent counters in the vault's file: uses, key holders, budgets, revocations.
 
 Every change is on the disk before the call returns, so a use is counted before its key is
 released (rule H6), and a revoked instance stays revoked after a restart. An older copy of
@@ -15,8 +15,11 @@ from typing import Final
 from sealift.crypto.sign import PublicKey
 from sealift.errors import PolicyError
 from sealift.ids import Digest
+from sealift.release.accountant import PrivateRound, spent_epsilon
+from sealift.release.agreement import PrivacyBudget
 from sealift.release.database import GroupCommit
-from sealift.release.decision import require_run, require_use
+from sealift.release.decision import require_budget, require_run, require_use
+from sealift.release.facts import Spending
 from sealift.release.vault.file import VaultFile
 
 SCHEMA: Final = """
@@ -34,6 +37,10 @@ CREATE TABLE IF NOT EXISTS runs (
 CREATE TABLE IF NOT EXISTS debits (
     line TEXT NOT NULL, budget TEXT NOT NULL, attempt BLOB NOT NULL, amount INTEGER NOT NULL,
     PRIMARY KEY (line, budget, attempt)) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS private_rounds (
+    number INTEGER PRIMARY KEY, content TEXT NOT NULL, line TEXT NOT NULL, job TEXT NOT NULL, run TEXT NOT NULL,
+    round INTEGER NOT NULL, noise REAL NOT NULL, rate REAL NOT NULL, steps INTEGER NOT NULL,
+    epsilon REAL NOT NULL, delta REAL NOT NULL, attempt BLOB NOT NULL, UNIQUE (content, run, attempt)) STRICT;
 CREATE TABLE IF NOT EXISTS seen (
     name TEXT PRIMARY KEY, number INTEGER NOT NULL) STRICT
 """
@@ -59,6 +66,52 @@ class Debit:
     def of_visits(cls, line: str, purpose: str, count: int, attempt: bytes) -> Debit:
         """Of so many visits for a purpose."""
         return cls(line, f"visits {purpose}", count, attempt)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivateDebit:
+    """A round of private steps over one table, before it begins.
+
+    Attributes:
+        content: The table's commitment: whatever job or agreement uses it.
+        resource: Its name in the agreement.
+        budget: Its owner's.
+        job: Name of the job.
+        run: Digest of the run.
+        cost: What the round is made of.
+    """
+
+    content: Digest
+    resource: str
+    budget: PrivacyBudget
+    job: str
+    run: Digest
+    cost: PrivateRound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DebitedRound:
+    """One row of the ledger.
+
+    Attributes:
+        content: The table's commitment, as text.
+        line: Name of the line of agreements.
+        job: Name of the job.
+        run: Digest of the run, as text.
+        round: Which round of the run over this table it was, from 1.
+        cost: What it was made of.
+        epsilon: Of everything that was debited of this table until then.
+        delta: For which.
+    """
+
+    content: str
+    line: str
+    job: str
+    run: str
+    round: int
+    cost: PrivateRound
+    epsilon: float
+    delta: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +168,12 @@ class Ledger:
         with self._file.reading() as connection:
             return _runs(connection, line)
 
-    def spend(self, debit: Debit, require: Callable[[int], None]) -> int:
+    def spend(
+        self,
+        debit: Debit,
+        require: Callable[[int], None],
+        private: Sequence[PrivateDebit] = (),
+    ) -> int:
         """Count what is about to be done; the sum so far, with it.
 
         The same attempt is counted once, by the largest amount that it ever had.
@@ -123,10 +181,16 @@ class Ledger:
         Args:
             debit: What it is.
             require: Refuses a sum that is too large; then nothing was counted.
+            private: What it costs of privacy budgets, table by table.
+
+        Raises:
+            PolicyError: ``privacy-budget-spent``; then nothing was counted.
         """
         with self._file.writing() as connection:
             spent = _spent(connection, debit) + debit.amount
             require(spent)
+            for each in private:
+                _debit_round(connection, debit, each)
             connection.execute(
                 "INSERT INTO debits VALUES (?, ?, ?, ?)"
                 " ON CONFLICT DO UPDATE SET amount = max(amount, excluded.amount)",
@@ -138,6 +202,27 @@ class Ledger:
         """The sum of its budget so far, without it."""
         with self._file.reading() as connection:
             return _spent(connection, debit)
+
+    def spending(self, private: PrivateDebit, attempt: bytes) -> Spending:
+        """What a table's rounds cost, without a round and with it."""
+        with self._file.reading() as connection:
+            return _spending(connection, private, attempt)
+
+    def rounds(self) -> tuple[DebitedRound, ...]:
+        """Every round of private steps that was debited, in order."""
+        query = (
+            "SELECT content, line, job, run, round, noise, rate, steps, epsilon, delta"
+            " FROM private_rounds ORDER BY number"
+        )
+        with self._file.reading() as connection:
+            rows = connection.execute(query).fetchall()
+        return tuple(
+            DebitedRound(
+                content=content, line=line, job=job, run=run, round=number,
+                cost=PrivateRound(*cost), epsilon=epsilon, delta=delta,
+            )
+            for content, line, job, run, number, *cost, epsilon, delta in rows
+        )  # fmt: skip
 
     def uses(self, line: str, resource: str) -> int:
         """How often it was counted."""
@@ -211,6 +296,50 @@ def _debit_one(connection: sqlite3.Connection, use: _Use) -> int | Exception:
         (use.line, use.instance.to_text(), use.resource),
     )
     return last
+
+
+def _spending(
+    connection: sqlite3.Connection, private: PrivateDebit, attempt: bytes
+) -> Spending:
+    """By all rows of that table: of every job, run and line of agreements."""
+    rows = connection.execute(
+        "SELECT noise, rate, sum(steps) FROM private_rounds"
+        " WHERE content = ? AND NOT (run = ? AND attempt = ?) GROUP BY noise, rate",
+        (private.content.to_text(), private.run.to_text(), attempt),
+    )
+    known, delta = [PrivateRound(*row) for row in rows], private.budget.delta
+    return Spending(
+        spent_epsilon(known, delta), spent_epsilon([*known, private.cost], delta)
+    )
+
+
+def _debit_round(
+    connection: sqlite3.Connection, debit: Debit, private: PrivateDebit
+) -> None:
+    """Write a round down, unless it costs too much; one that was written is not changed."""
+    spent = _spending(connection, private, debit.attempt)
+    require_budget(private.budget, spent, private.resource)
+    content, run = private.content.to_text(), private.run.to_text()
+    (before,) = connection.execute(
+        "SELECT count(*) FROM private_rounds WHERE content = ? AND run = ?",
+        (content, run),
+    ).fetchone()
+    cost = (private.cost.noise, private.cost.rate, private.cost.steps)
+    connection.execute(
+        "INSERT OR IGNORE INTO private_rounds (content, line, job, run, round, noise, rate, steps, epsilon, delta, attempt)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            content,
+            debit.line,
+            private.job,
+            run,
+            before + 1,
+            *cost,
+            spent.after,
+            private.budget.delta,
+            debit.attempt,
+        ),
+    )
 
 
 def _runs(connection: sqlite3.Connection, line: str) -> frozenset[Digest]:

@@ -39,8 +39,9 @@ CREATE TABLE agreements (line TEXT PRIMARY KEY, number INTEGER NOT NULL,
                          digest TEXT NOT NULL) STRICT
 """
 # Of the file's form. 0: keys and agreements; 2: shares of checkpoints besides;
-# 3: uses, revocations and numbers seen besides; 4: which instance has which keys.
-FORM: Final = 4
+# 3: uses, revocations and numbers seen besides; 4: which instance has which keys;
+# 5: rounds of private steps.
+FORM: Final = 5
 FORM_WITH_LEDGER: Final = 3
 _ADDED: Final = f"{CHECKPOINT_SCHEMA}; {LEDGER_SCHEMA}; PRAGMA user_version = {FORM}"
 

@@ -45,6 +45,8 @@ from sealift.travel.visit.state import Clock
 
 PAUSE_S: Final = 0.1
 VISITS_OVER: Final = "too-many-visits"
+BUDGET_SPENT: Final = "privacy-budget-spent"
+OVER: Final = frozenset({VISITS_OVER, BUDGET_SPENT})
 BROKER_WAIT_S: Final = 2.0  # for one that is being started again
 
 
@@ -170,7 +172,8 @@ class ReleasedKeys:
                 is asked once more.
 
         Raises:
-            PolicyError: ``too-many-visits``, or ``release-refused``.
+            PolicyError: ``too-many-visits``, ``privacy-budget-spent``, or
+                ``release-refused``.
             PeerError: if a broker stays away.
         """
         run = require_value(self._run)
@@ -182,13 +185,13 @@ class ReleasedKeys:
             try:
                 self._ask_patiently(owner, request, waits)
             except BrokerRefusedError as error:
-                if error.rule != VISITS_OVER:
+                if error.rule not in OVER:
                     raise
                 raise PolicyError(
                     f"no more passes over the rows of {owner} are allowed",
                     why=error.why,
                     fix=None,  # the broker's line says it
-                    code=VISITS_OVER,
+                    code=error.rule,
                 ) from None
 
     def _ask_patiently(

@@ -43,6 +43,7 @@ _SAID: Final = {
     "group.met": "all {ranks} ranks are connected",
     "holder.ready": "{holder} is ready to send its rows",
     "holder.receipt": "the visit's receipt was saved: {name}",
+    "privacy.spent": "privacy budget of {resource}: epsilon {epsilon} is spent, {left} is left of {budget}",
     "receipt.kept": "the receipt of the run was verified and saved: {name}",
     "job.complete": "the job is complete; its results are in {run}",
     "lease.revoked": "the lease of {peer} was revoked: {rule}",

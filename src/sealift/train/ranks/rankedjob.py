@@ -42,7 +42,7 @@ from sealift.release.log.heads import demand_dated, log_owner
 from sealift.session.session import Session
 from sealift.train.job.checkpoints import Checkpoints
 from sealift.train.job.leasekeeping import LeaseKeeper
-from sealift.train.job.releasedkeys import VISITS_OVER, ReleasedKeys
+from sealift.train.job.releasedkeys import OVER, VISITS_OVER, ReleasedKeys
 from sealift.train.job.runningjob import JobProgress, check_cargo_rows
 from sealift.train.loop.faults import RecipeError
 from sealift.train.loop.measures import joint_numbers, withheld_numbers
@@ -515,7 +515,7 @@ class RankedJob:
             self._count_pass(purpose, epoch)
         except SealiftError as error:
             self._refused = error
-            return error.code == VISITS_OVER
+            return error.code in OVER
         self._counted = (purpose, epoch)
         return False
 
