@@ -149,6 +149,20 @@ def test_without_noise_it_is_the_mean_of_the_clipped_gradients() -> None:
     assert torch.allclose(before - weights(training), total / 16, atol=1e-5)
 
 
+def test_the_sum_is_divided_by_the_agreed_number() -> None:
+    """By how many were drawn it would tell how many."""
+    terms = PrivateSteps(clip=1e-3, noise=1e-6, batch=8)
+    zeros, moved = weights(Training(load(LINEAR), SETTINGS)), list[Tensor]()
+    for some in ([3], [3, 3, 3]):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                privatesteps, "draw_rows", lambda rows, rate, s=some: torch.tensor(s)
+            )
+            moved.append(zeros - weights(train(terms=terms, steps=1)))
+    assert torch.allclose(3 * moved[0], moved[1], rtol=1e-2, atol=1e-7)
+    assert float(moved[0].norm()) == pytest.approx(1e-3 / 8, rel=1e-2)
+
+
 def test_a_step_that_draws_no_row_is_noise_alone() -> None:
     def nobody(count: int, rate: float) -> Tensor:
         return draw_rows(count, 0.0)

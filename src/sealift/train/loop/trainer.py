@@ -247,11 +247,7 @@ class Trainer:
         """
         rule, alone = agreement.output_rule, agreement.data_owners
         private = agreement.training_rule.privacy
-        if private is not None and not agreement.training_rule.privacy_trusts_code:
-            raise _not_private(
-                "its recipe is a program, which may keep rows and let them out",
-                "the agreement has not privacy_trusts_code = true",
-            )
+        require_private(agreement, settings)
         if number is not None:
             own = alone[number : number + 1] if moves and agreement.rows_at_home else ()
             measured = {e.owner for e in agreement.resources if e.part == "heldout"}
@@ -554,6 +550,25 @@ class Trainer:
             self._settled[name] = Settled(state)
 
 
+def require_private(agreement: Agreement, settings: TrainingSettings) -> None:
+    """Refuse a job that says [privacy] and would tell more than private steps do.
+
+    Raises:
+        PolicyError: ``privacy-not-enforced``.
+    """
+    rule = agreement.training_rule
+    if rule.privacy is None:
+        return
+    _demand_private(rule.privacy, settings, None)
+    if not rule.privacy_trusts_code:
+        raise _not_private(
+            "its recipe is a program, which may keep rows and let them out",
+            "the agreement does not say privacy_trusts_code = true",
+            "Propose a recipe without a program, or have all parties agree on "
+            "privacy_trusts_code = true",
+        )
+
+
 def _demand_private(
     private: PrivateSteps, settings: TrainingSettings, products: Outsourcing | None
 ) -> None:
@@ -583,10 +598,11 @@ def _demand_whole_table(cargo: Sequence[LoadedCargo]) -> None:
         )
 
 
-def _not_private(what: str, why: str) -> PolicyError:
+def _not_private(what: str, why: str, fix: str = "") -> PolicyError:
     return PolicyError(
         f"the job's steps are private, but {what}",
         why=why,
+        fix=fix,
         code="privacy-not-enforced",
     )
 

@@ -28,6 +28,7 @@ from sealift.release.agreement import (
     Resource,
 )
 from sealift.train.loop.measures import numbers_of
+from sealift.train.loop.trainer import require_private
 from sealift.travel.accelerator.rules import check_cargo
 from sealift.travel.settings import JobSettings, TrainingSettings, require_agreed
 from sealift.travel.visit.lease import check_seconds
@@ -88,6 +89,7 @@ def _check_training(
             code="privacy-not-enforced",
         )
     training, travel = settings.training, settings.travel
+    require_private(agreement, training)
     makes_sums = training.prepare and agreement.output_rule.statistics
     if not training.epochs and not makes_sums:
         raise UsageError(
