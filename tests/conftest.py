@@ -13,7 +13,9 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.util
+import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark.expression import Expression
 from hypothesis import settings
 
 from tests.sim import durations, failures, lockorder, runfolder, warm, warmroles
@@ -171,6 +174,32 @@ def pytest_configure(config: pytest.Config) -> None:
     if path := config.getoption("--failures"):
         config.stash[FAILURES] = failures.Recorder(Path(path))
         config.pluginmanager.register(config.stash[FAILURES])
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file of whose tests none can run: some load programs for seconds.
+
+    Each worker would import all of them. A file that is asked for by its name is
+    imported, so that pytest says what was deselected.
+    """
+    asked = config.option.markexpr
+    if collection_path.suffix != ".py" or not asked or ".py" in "".join(config.args):
+        return None
+    return None if _may_run(collection_path.read_text(), asked) else True
+
+
+def _may_run(source: str, asked: str) -> bool:
+    """Whether a test in this file can have marks that ``-m`` asks for."""
+    every = " ".join(re.findall(r"^pytestmark = (.+)$", source, re.MULTILINE))
+    of_all, of_some = (
+        set(re.findall(r"\bmark\.(\w+)", text)) for text in (every, source)
+    )
+    others = sorted((of_some - of_all) & set(re.findall(r"\w+", asked)))
+    expression = Expression.compile(asked)
+    return any(
+        expression.evaluate({*of_all, *itertools.compress(others, chosen)}.__contains__)
+        for chosen in itertools.product((False, True), repeat=len(others))
+    )
 
 
 @pytest.hookimpl(trylast=True)  # when it is known which tests run at all

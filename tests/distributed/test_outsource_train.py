@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from sealift.demo.roles import run_travel
-from sealift.numeric.kernels import compiled_kernels
 from sealift.outsource.masked import SHARES
 from sealift.outsource.plain import PlainProducts
 from sealift.train.loop.products import Outsourcing
 from tests.sim.jobrun import job_run
 from tests.sim.jobworld import OWNERS, Wishes, train_here
-from tests.sim.outsourceworld import kept_kernels, outsourced_world, start_servers
+from tests.sim.outsourceworld import outsourced_world, start_servers
+from tests.sim.quickkernels import quick_kernels
 
 pytestmark = [pytest.mark.distributed, pytest.mark.plan]
 WISHES = Wishes(epochs=1, owners=OWNERS, gather_s=600.0)  # all of them come
@@ -24,9 +24,7 @@ def test_a_run_with_servers_equals_its_reference_bit_for_bit(tmp_path: Path) -> 
     with job_run(world) as servers:
         start_servers(servers, WISHES, dict.fromkeys(SHARES, ("sealift",)))
         run = run_travel(world, lambda _process, _event: None, behaviour={})
-    products = Outsourcing(
-        lambda _: PlainProducts(), compiled_kernels(kept_kernels()), WISHES.seed
-    )
+    products = Outsourcing(lambda _: PlainProducts(), quick_kernels(), WISHES.seed)
     reference = train_here(world, products=products)
     assert reference.weights is not None
     assert run.result["weights"] == reference.weights.to_text()

@@ -15,7 +15,8 @@ PAGES = [
     *(ROOT / "docs").glob("*/*.md"),
 ]
 CODE = re.compile(r"`([^`\n]+)`")
-FILES = {path.name for path in ROOT.glob("**/*.py") if ".venv" not in path.parts}
+TOPS = ("src", "tests", "benchmarks", "scripts", "examples", "spec")
+FILES = {path.name for top in TOPS for path in (ROOT / top).rglob("*.py")}
 TESTS = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
 FOREIGN = {"recipe.py", "train.py", "mine.py"}  # what readers write themselves
 

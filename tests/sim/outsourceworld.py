@@ -12,11 +12,10 @@ from pathlib import Path
 
 from sealift.crypto.identity import create_identity, save_identity
 from sealift.demo.folder import World
-from sealift.numeric.kernels import compiled_kernels
 from sealift.outsource.masked import Share
 from tests.sim.jobrun import JobRun
 from tests.sim.jobworld import Wishes, fresh_world, write_job
-from tests.sim.runfolder import made_once
+from tests.sim.quickkernels import kept_kernels
 
 PARTIES: dict[Share, str] = {"P": "cloud-a", "M": "cloud-b", "Z": "cloud-c"}
 PASSPHRASE = "three organisations, one machine"
@@ -58,11 +57,6 @@ def start_servers(
         found = run[share].wait_event("shares.listening").fields["address"]
         slices = slices.replace(f'{share} = "127.0.0.1:1"', f'{share} = "{found}"')
     write_job(run.world, replace(wishes, plan="outsource", slices=slices))
-
-
-def kept_kernels() -> Path:
-    """Where compiled kernels lie, which the first test of a run that asks compiles."""
-    return made_once("kernels", compiled_kernels)
 
 
 def _agreed() -> str:

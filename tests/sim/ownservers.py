@@ -13,13 +13,12 @@ from sealift.channel.transport.tcp import TcpListener
 from sealift.codec import encode
 from sealift.crypto.identity import Identity, create_identity
 from sealift.numeric.kernels import portable_kernels
-from sealift.outsource.compute import ShareProducts
 from sealift.outsource.masked import SHARES, Share
 from sealift.outsource.module.servers import Servers
 from sealift.outsource.server import ShareServer
+from tests.sim.quickkernels import portable_products
 
 KERNELS = portable_kernels()
-PRODUCTS = ShareProducts("cpu", KERNELS)
 NAMES: Final[dict[Share, str]] = {"P": "cloud-a", "M": "cloud-b", "Z": "cloud-c"}
 FILE: Final = """\
 client = "lab.card.json"
@@ -73,7 +72,7 @@ class OwnWorld:
             share,
             self.servers.endpoint(self.identities[share], share),
             self.servers.expect_client(),
-            products=PRODUCTS,
+            products=portable_products(),
             kernels=KERNELS,
             most_bytes=1 << 30,
         )

@@ -17,10 +17,10 @@ from sealift.outsource.connections import Connections, ServerPlace
 from sealift.outsource.masked import SHARES, Share
 from sealift.outsource.server import ShareServer
 from sealift.session.endpoint import Endpoint, PeerPolicy
+from tests.sim.quickkernels import portable_products
 
 AGREEMENT = Digest.of(b"three organisations")
 KERNELS = portable_kernels()
-PRODUCTS = ShareProducts("cpu", KERNELS)
 PARTIES: dict[Share, str] = {"P": "cloud-a", "M": "cloud-b", "Z": "cloud-c"}
 
 
@@ -44,7 +44,7 @@ class SharesWorld:
         self,
         share: Share,
         *,
-        products: ShareProducts = PRODUCTS,
+        products: ShareProducts | None = None,
         most_bytes: int = 1 << 30,
     ) -> ShareServer:
         endpoint = Endpoint(
@@ -57,7 +57,7 @@ class SharesWorld:
             roles=frozenset({Role.ACCELERATOR}), instance=self.instance.public_key
         )
         return ShareServer(
-            share, endpoint, expect, products=products, kernels=KERNELS,
+            share, endpoint, expect, products=products or portable_products(), kernels=KERNELS,
             most_bytes=most_bytes, sink=self.events[share].append,
         )  # fmt: skip
 

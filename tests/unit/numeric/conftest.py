@@ -1,16 +1,17 @@
-"""Both sets of kernels; the compiled one is made once for these tests."""
+"""Both sets of kernels."""
 
 from __future__ import annotations
 
 import pytest
 
-from sealift.numeric.kernels import Kernels, compiled_kernels, portable_kernels
+from sealift.numeric.kernels import Kernels, portable_kernels
+from tests.sim.quickkernels import quick_kernels
 
 
 @pytest.fixture(scope="session")
 def compiled() -> Kernels:
     pytest.importorskip("numba")
-    return compiled_kernels()
+    return quick_kernels()
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from sealift.errors import (
     SealiftError,
     UsageError,
 )
-from sealift.numeric.kernels import BLOCK, Kernels, best_kernels
+from sealift.numeric.kernels import BLOCK, Kernels
 from sealift.numeric.loops import F32, U32, Answers
 from sealift.numeric.residues import BASES
 from sealift.outsource.check import Claim, exact_row
@@ -39,9 +39,9 @@ from sealift.outsource.terms import (
     Tensor,
 )
 from sealift.outsource.trace import Recorder, StepKind
+from tests.sim.quickkernels import quick_kernels
 from tests.sim.shareservers import Bend, InPlaceServers, residue_product
 
-KERNELS = best_kernels()  # compiled; numeric's tests have them equal the portable ones
 BOTH: tuple[Direction, ...] = ("input", "weight")
 TENSORS: tuple[Tensor, ...] = ("x", "w", "dy")
 LAYERS = {
@@ -82,11 +82,11 @@ def layer(request: pytest.FixtureRequest) -> Layer:
 
 
 def masked(servers: InPlaceServers) -> Multiplier:
-    return Multiplier(MaskedProducts(servers, KERNELS), KERNELS, 5)
+    return Multiplier(MaskedProducts(servers, quick_kernels()), quick_kernels(), 5)
 
 
 def plain() -> Multiplier:
-    return Multiplier(PlainProducts(), KERNELS, 5)
+    return Multiplier(PlainProducts(), quick_kernels(), 5)
 
 
 def test_masked_products_are_the_plain_ones(layer: Layer) -> None:
@@ -307,8 +307,8 @@ def test_naming_a_server_takes_little_memory(
     def bend(who: Share, _: Layer, what: Direction, answer: U32) -> U32:
         return _changed(answer, 1) if (who, what) == ("Z", direction) else answer
 
-    products = MaskedProducts(InPlaceServers(bend), KERNELS)
-    multiplier, (x, w, dy) = Multiplier(products, KERNELS, 5), values(layer)
+    products = MaskedProducts(InPlaceServers(bend), quick_kernels())
+    multiplier, (x, w, dy) = Multiplier(products, quick_kernels(), 5), values(layer)
     multiplier.begin(StepKind("train", layer.batch), 0, Recorder())
     multiplier.forward(Forward(layer, BOTH), x, w)
     multiplier.backward(Backward(0, BOTH), dy)
@@ -399,13 +399,13 @@ def test_exchanges_that_failed_leave_no_memory(
 def test_parts_of_a_mask_are_the_mask() -> None:
     basis, size = BASES[0], 2 * BLOCK + 70
     whole = np.empty(size, np.uint32)
-    KERNELS.uniform(bytes(32), basis, whole)
+    quick_kernels().uniform(bytes(32), basis, whole)
     for first, end in ((0, BLOCK), (1, size), (1, 2 * BLOCK), (2, size)):
         part = np.empty(end - first * BLOCK, np.uint32)
-        KERNELS.uniform(bytes(32), basis, part, first=first, size=size)
+        quick_kernels().uniform(bytes(32), basis, part, first=first, size=size)
         assert np.array_equal(part, whole[first * BLOCK : end])
     with pytest.raises(UsageError):
-        KERNELS.uniform(bytes(32), basis, whole[:70], size=size)
+        quick_kernels().uniform(bytes(32), basis, whole[:70], size=size)
 
 
 @pytest.mark.parametrize("padding", [(0, 0), (2, 1)])
@@ -426,8 +426,8 @@ def test_norms_are_those_of_what_each_tap_sees(
     for _, _, places, pixels in window_of(layer).taps(7, 5):
         seen[:, *places] += (x[:, *pixels].astype(float) ** 2).sum(-1)
         reached[:, *pixels] += (dy[:, *places].astype(float) ** 2).sum(-1)
-    assert _norms(KERNELS, layer, "forward", x, w)[0] == seen.max()
-    assert _norms(KERNELS, layer, "input", dy, w)[0] == reached.max()
+    assert _norms(quick_kernels(), layer, "forward", x, w)[0] == seen.max()
+    assert _norms(quick_kernels(), layer, "input", dy, w)[0] == reached.max()
 
 
 class EndedError(Exception):

@@ -27,7 +27,7 @@ from sealift.errors import (
 )
 from sealift.events import Event
 from sealift.ids import Digest
-from sealift.numeric.kernels import PART, best_kernels
+from sealift.numeric.kernels import PART
 from sealift.numeric.loops import U32
 from sealift.outsource.compute import ShareProducts
 from sealift.outsource.connections import Connections, _as_masked
@@ -39,6 +39,7 @@ from sealift.outsource.plain import PlainProducts
 from sealift.outsource.server import ServedJob
 from sealift.outsource.terms import Backward, Direction, Exchange, Forward, Layer
 from sealift.outsource.trace import Recorder, StepKind, tabulate
+from tests.sim.quickkernels import quick_kernels
 from tests.sim.servedshares import KERNELS, SharesWorld
 
 BOTH: tuple[Direction, ...] = ("input", "weight")
@@ -102,7 +103,7 @@ def test_large_steps_over_sockets_are_those_in_place(
 ) -> None:
     """Tensors cross in several messages, and some images are multiplied before others."""
     monkeypatch.setattr("sealift.outsource.compute.AT_ONCE", 1 << 15)
-    kind, kernels = StepKind("train", WIDE.batch), best_kernels()
+    kind, kernels = StepKind("train", WIDE.batch), quick_kernels()
     rng = np.random.default_rng(1)
     x, w, dy = (
         rng.standard_normal(WIDE.shape(t)).astype(np.float32) for t in ("x", "w", "dy")
