@@ -99,11 +99,11 @@ def model(reached: Reached) -> Iterator[OutsourcedModel]:
         yield found
 
 
-def test_fifty_steps_on_masked_shares_equal_the_integer_reference() -> None:
+def test_twenty_steps_on_masked_shares_equal_the_integer_reference() -> None:
     def trained(make: Callable[[], Products]) -> list[Tensor]:
         with outsource(make_model(), Reached(make), KERNELS, seed=0) as model:
-            train(model, 50)
-            assert model.outsourced().served == 49  # the first is made here
+            train(model, 20)
+            assert model.outsourced().served == 19  # the first is made here
             return weights(model)
 
     assert same(trained(masked), trained(PlainProducts))
@@ -568,8 +568,8 @@ def test_an_outlier_in_a_batch_does_not_hide_the_other_rows(factor: float) -> No
     x[::64] *= factor
 
     def accuracy(model: nn.Module) -> float:
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-        for start in 64 * list(range(0, 256, 64)):
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+        for start in 16 * list(range(0, 256, 64)):
             optimizer.zero_grad()
             part = slice(start, start + 64)
             cross_entropy(model(x[part]), y[part]).backward()
