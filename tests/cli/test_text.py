@@ -29,6 +29,7 @@ import pytest
 
 import sealift
 from tests.sim.paperwork import write_paperwork
+from tests.sim.warmroles import read_early
 
 HERE = Path(__file__).parent
 SOURCE = str(Path(sealift.__file__).parent.parent)
@@ -86,9 +87,9 @@ def _line_pattern(line: str) -> str:
 
 def run_sealift(words: list[str], **options: object) -> Answer:
     environment = {
+        **read_early(os.environ),
         "PATH": os.environ["PATH"],
         "PYTHONPATH": SOURCE,
-        "PYTHONDONTWRITEBYTECODE": "1",
         "XDG_STATE_HOME": str(Path.cwd() / ".state"),
         "COLUMNS": "100",
     }

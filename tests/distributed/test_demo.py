@@ -40,7 +40,6 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     return folder, last_json(sealift("demo", "--json", "--keep", "--output", folder))
 
 
-@pytest.mark.plan
 def test_it_is_learnt_attacked_and_verified(
     shown: tuple[Path, dict[str, Any]],
 ) -> None:
@@ -110,7 +109,6 @@ def test_every_way_equals_one_process(tmp_path: Path, words: tuple[str, ...]) ->
     assert len(Path(told["report"]).read_text("utf-8")) < 200_000
 
 
-@pytest.mark.plan
 def test_the_page_is_small_and_stands_alone(
     shown: tuple[Path, dict[str, Any]],
 ) -> None:
@@ -120,7 +118,6 @@ def test_the_page_is_small_and_stands_alone(
     assert "<script" not in page
 
 
-@pytest.mark.plan
 def test_what_the_parties_keep_verifies_by_hand(
     shown: tuple[Path, dict[str, Any]],
 ) -> None:
@@ -132,7 +129,6 @@ def test_what_the_parties_keep_verifies_by_hand(
     assert sealift("receipt", "verify", receipt, *agreement).returncode == 0
 
 
-@pytest.mark.plan
 def test_one_receipt_of_the_run_is_everybodys(
     shown: tuple[Path, dict[str, Any]],
 ) -> None:
@@ -160,7 +156,6 @@ def test_one_receipt_of_the_run_is_everybodys(
     assert "10 of 10 receipts are part of 1 verified receipt" in kept.stdout
 
 
-@pytest.mark.plan
 def tensors_of(file: Path) -> dict[str, bytes]:
     """By name; the file's facts are left out."""
     return {name: each.tobytes() for name, each in load_file(file).items()}

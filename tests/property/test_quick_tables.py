@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sealift.data.schema.cells import CellRules
@@ -24,6 +24,7 @@ from sealift.data.sources.problems import Problems
 from sealift.data.sources.source import NO_OPTIONS
 from sealift.data.sources.table import check_tables, draft_schema, open_table
 from sealift.errors import MalformedError
+from tests.sim.examples import examples
 
 NUMBERS = st.one_of(
     st.integers(-(2**65), 2**65).map(str),
@@ -54,7 +55,7 @@ FIELDS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(COLUMNS, st.sampled_from(FIELDS))
 def test_a_column_is_the_same_however_it_is_read(
     cells: list[str], field: Field
@@ -68,7 +69,7 @@ def test_a_column_is_the_same_however_it_is_read(
         assert (quick.empty == slow.empty).all()
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(COLUMNS, min_size=1, max_size=3), st.booleans())
 def test_marks_matter_the_same(columns: list[list[str]], commas: bool) -> None:
     field = Field("x", "float64", finite=False, cells=CellRules(empty=0))
@@ -127,7 +128,7 @@ def slowly(path: Path) -> Any:
         return outcome(path)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     st.lists(COLUMNS, min_size=1, max_size=4),
     st.sampled_from([",", ";", "\t"]),
@@ -148,7 +149,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(st.lists(PIECES, max_size=40).map(b"".join))
 def test_rows_are_those_of_pythons_reader(body: bytes) -> None:
     """A file that is taken for regular has the rows that Python's strict reader finds."""

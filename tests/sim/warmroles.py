@@ -135,10 +135,11 @@ def _request(args: Any, environment: dict[str, str]) -> dict[str, Any] | None:
 def _begins_alike(environment: Mapping[str, str]) -> bool:
     """Whether an interpreter with it begins as a template did."""
     places = environment.get("PYTHONPATH", str(ROOT)).split(os.pathsep)
-    return _OWN_PLACES.issuperset(places) and _read_early(environment) == _EARLY
+    return _OWN_PLACES.issuperset(places) and read_early(environment) == _EARLY
 
 
-def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
+def read_early(environment: Mapping[str, str]) -> dict[str, str]:
+    """What of it an interpreter reads when it begins: a role with other is not forked."""
     return {
         name: value
         for name, value in environment.items()
@@ -147,7 +148,7 @@ def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _not_early(environment: Mapping[str, str]) -> dict[str, str]:
-    early = _read_early(environment)
+    early = read_early(environment)
     return {name: each for name, each in environment.items() if name not in early}
 
 
@@ -280,7 +281,7 @@ def _main() -> None:
 
 
 # Before a test changes it: a template begins with this, whenever it is started.
-_EARLY: Final = _read_early(os.environ)
+_EARLY: Final = read_early(os.environ)
 
 if __name__ == "__main__":
     _main()
