@@ -1,8 +1,9 @@
 """Which modules a recipe needs that this machine has not: read off its text, of which nothing runs.
 
-A recipe that cannot be imported fails once all have signed and the job has begun. An import
-within ``try``, or where the recipe asks what runs it, is its own way to do without, and is
-not demanded; nor is what a file imports that the entry does not reach.
+A recipe that cannot be imported fails once all have signed and the job has begun. What it
+imports within ``try`` is not demanded if a handler takes the error and does not raise: then
+what that handler imports is. Nor is what it imports where it asks what runs it, or in a file
+that the entry does not reach. Versions are not compared: a recipe names none.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import ast
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from importlib.util import find_spec
 from pathlib import PurePosixPath
 from typing import Final
@@ -25,6 +26,7 @@ _ENDLESS: Final = re.compile(
         [^\s\\.,;:#()\[\]{}'"](?:[^\r\n\\.,;:#()\[\]{}'"]++|\\[\r\n]{1,2}+)*+){64}""",
     re.VERBOSE,
 )
+_CAUGHT: Final = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 _ASKS: Final = {"TYPE_CHECKING", "__name__", "platform", "version_info"}
 
 
@@ -40,7 +42,7 @@ def require_packages(files: Mapping[str, bytes], entry: str) -> None:
     """
     own = {path.split("/", 1)[0].removesuffix(".py") for path in files}
     missing = sorted(
-        each for each in _reached(files, entry) - own if not _is_there(each)
+        each for each in _reached(files, entry, own) - own if not _is_there(each)
     )
     if missing:
         named = ", ".join(map(quote_foreign, missing[:_NAMED]))
@@ -59,13 +61,13 @@ def _is_there(name: str) -> bool:
     return known or find_spec(name) is not None
 
 
-def _reached(files: Mapping[str, bytes], entry: str) -> set[str]:
+def _reached(files: Mapping[str, bytes], entry: str, own: Set[str]) -> set[str]:
     """First names of all modules that the entry, and files of the recipe by it, import."""
     depth = 1 + max((path.count("/") for path in files), default=0)
     found, left, seen = set[str](), [entry], {entry}
     while left:
         path = left.pop()
-        for name, level in _imported(files.get(path, b"")):
+        for name, level in _imported(files.get(path, b""), own):
             if not level:
                 found.add(name.split(".")[0])
             near = PurePosixPath(path).parts[:-level] if level else ()
@@ -79,8 +81,8 @@ def _reached(files: Mapping[str, bytes], entry: str) -> set[str]:
     return found
 
 
-def _imported(text: bytes) -> Iterator[tuple[str, int]]:
-    """Modules, and how far up they are looked for: 0 is from the top.
+def _imported(text: bytes, own: Set[str]) -> Iterator[tuple[str, int]]:
+    """Modules that must be there, and how far up they are looked for: 0 is from the top.
 
     None of a text that is no Python, or not UTF-8: the recipe's run says so.
     """
@@ -95,15 +97,42 @@ def _imported(text: bytes) -> Iterator[tuple[str, int]]:
         return
     while left:
         node = left.pop()
-        if isinstance(node, ast.Import):
-            yield from ((each.name, 0) for each in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            for each in node.names:  # each may be a module as well
-                yield f"{node.module or ''}.{each.name}", node.level
-        elif not isinstance(node, ast.Try | ast.TryStar) and not _asks_what_runs_it(
-            node
-        ):
+        yield from _named(node)
+        if isinstance(node, ast.Try | ast.TryStar):
+            left += _tried(node, own)
+        elif not _asks_what_runs_it(node):
             left += ast.iter_child_nodes(node)
+
+
+def _named(node: ast.AST) -> Iterator[tuple[str, int]]:
+    if isinstance(node, ast.Import):
+        yield from ((each.name, 0) for each in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        for each in node.names:  # each may be a module as well
+            yield f"{node.module or ''}.{each.name}", node.level
+
+
+def _tried(node: ast.Try | ast.TryStar, own: Set[str]) -> Iterator[ast.AST]:
+    """What of a ``try`` must be there: its body, or what is done without that."""
+    instead = [each for each in node.handlers if _does_without(each)]
+    tried = (
+        name for part in node.body for each in ast.walk(part) for name in _named(each)
+    )
+    first = ((name.split(".")[0], level) for name, level in tried)
+    if not instead or all(up or name in own or _is_there(name) for name, up in first):
+        yield from (*node.body, *node.orelse)
+    else:
+        yield from instead
+    yield from node.finalbody
+
+
+def _does_without(handler: ast.ExceptHandler) -> bool:
+    """Whether it takes an import's error, and goes on."""
+    if isinstance(handler.body[-1], ast.Raise):
+        return False
+    kinds = () if handler.type is None else ast.walk(handler.type)
+    named = {getattr(each, "id", getattr(each, "attr", "")) for each in kinds}
+    return handler.type is None or not named.isdisjoint(_CAUGHT)
 
 
 def _asks_what_runs_it(node: ast.AST) -> bool:

@@ -140,7 +140,8 @@ def chosen_run(recipe: Path, place: PartyFolder) -> MeetingRun:
     write_whole(place[asked.file], asked.text.encode())
     place.say(
         f"run {asked.number}: other settings than before, within what all parties agreed; "
-        "owners take part whose command has --stay"
+        "owners take part whose command has --stay. It begins with epoch 1, also where it has more "
+        "epochs than the run before: no run goes on from the end of another one"
     )
     return asked
 

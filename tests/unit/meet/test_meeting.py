@@ -15,6 +15,7 @@ from sealift.cli.meeting.host import _require_all_willing
 from sealift.crypto.identity import create_identity
 from sealift.errors import MalformedError, PolicyError, RefusedError
 from sealift.ids import MAX_RANKS
+from sealift.meet.connection import Attendance
 from sealift.meet.host import NOT_INVITED
 from sealift.meet.messages import REASONS, Decline, Over, Read, Wait, Welcome
 from sealift.meet.terms import sign_card
@@ -228,6 +229,33 @@ def test_a_host_names_no_more_parties_than_there_can_be() -> None:
     with pytest.raises(MalformedError, match="too many"):
         Wait((), contested=False, away=names)
     assert caught.value.field == "parties"
+
+
+def test_who_left_without_signing_is_told_to_the_others(host: MetHost) -> None:
+    """Not of who dials again at once, nor of who has signed, nor to itself."""
+    connected, now_s = {"new-1", "guest-east"}, 0.0
+    here = Attendance(lambda: connected, lambda: now_s)
+    host.host = replace(host.host, away=here.away)
+    north, east, south = everybody(host)
+    for each, name in ((north, "new-1"), (east, "guest-east")):
+        here.arrive(each.name, name)
+        while not isinstance(each.told and each.told[-1], Wait):
+            each.step()
+    connected.remove("guest-east")
+    assert host.host.gone() == ()
+    now_s = 3.0
+    assert host.host.gone() == ("east",)
+    north.step()
+    assert north.told[-1] == Wait(("south",), contested=False, away=("east",))
+    assert host.host.next_for("east") == Wait(("south",), contested=False)
+    connected.add("guest-east")
+    assert host.host.gone() == ()
+    walk(north, east, south)
+    connected.clear()
+    assert host.host.away() == frozenset()
+    now_s = 6.0
+    assert host.host.away() == frozenset(NAMES[:2])
+    assert host.host.gone() == ()
 
 
 class Relayed:

@@ -30,6 +30,11 @@ except ImportError:
         "if sys.version_info >= (3, 9):\n    pass\nelse:\n    import far_off\n",
         OPTIONAL,
         OPTIONAL.replace("except", "except*"),
+        OPTIONAL.replace("ImportError", "(KeyError, builtins.ModuleNotFoundError)"),
+        OPTIONAL.replace("far_off = None", "import json"),
+        OPTIONAL.replace(" ImportError", ""),
+        "try:\n    import json\nexcept ImportError:\n    import far_off\n",
+        "try:\n    from . import near\nexcept ImportError:\n    import far_off\n",
         "this is no Python",
         "# coding: utf-7\nimport far_off+AC4-a\n",
         "\N{LATIN SMALL LETTER E WITH ACUTE}\udc80",
@@ -70,6 +75,17 @@ def test_what_is_there_or_can_be_done_without_is_allowed(text: str) -> None:
         "from far_off.part import thing",
         "def build():\n    from far_off import thing\n",
         "class A:\n    if True:\n        import far_off\n",
+        OPTIONAL.replace("ImportError", "KeyError"),
+        OPTIONAL.replace(
+            "far_off = None", "raise RuntimeError('install it') from None"
+        ),
+        OPTIONAL.replace(
+            "import far_off", "import json\nfinally:\n    import far_off"
+        ).split("except")[0],
+        OPTIONAL.replace("import far_off", "import json").replace(
+            "far_off = None", "pass\nelse:\n    import far_off"
+        ),
+        OPTIONAL.replace("far_off = None", "import far_off.part"),
     ],
 )
 def test_what_is_missing_is_named(text: str, entry: str) -> None:

@@ -248,7 +248,8 @@ def stay(
         talk.wait_for("")
         if not has_ended(place, run):
             talk.say(
-                f"the host begins run {run.number}, whose settings were agreed on ({run.file})"
+                f"the host begins run {run.number}, whose settings were agreed on ({run.file}); it "
+                "starts with a new model"
             )
 
 
