@@ -105,8 +105,7 @@ class FeedConnection:
         seen = peer_process(self.sock)
         if not seen or process != seen:
             raise RefusedError(
-                "another process is at the other end of the socket than at the other "
-                "end of the session",
+                "the socket and the session lead to two different processes",
                 why=(
                     f"the socket leads to process {seen or 'without a number'}, the "
                     f"session to process {process}"

@@ -392,7 +392,9 @@ def _value_of(planner: SavePlanner, item: WriteItem) -> Any:
 
 
 def _tensor_bytes(item: WriteItem) -> int:
-    data = require_value(item.tensor_data, "what is no value is a tensor")
+    data = require_value(
+        item.tensor_data, "an entry that is not a value must be a tensor"
+    )
     shape, dtype = data.chunk.sizes, data.properties.dtype
     count: int = torch.Size(shape).numel() * dtype.itemsize
     return count

@@ -82,7 +82,7 @@ class AssetFetcher:
         due = (asked.name, asked.start, asset.size, due_bytes)
         if (told.name, told.start, told.total, len(told.content)) != due:
             raise MalformedError(
-                "the host sent another piece of an asset than this party asked for",
+                "the host sent a piece of an asset that this party did not ask for",
                 code="bad-message",
             )
         end = told.start + len(told.content)

@@ -134,7 +134,7 @@ class AskAsset:
 
     def __post_init__(self) -> None:
         if not 0 <= self.start <= MAX_INTEGER:
-            raise _malformed("there is no such place", "start")
+            raise _malformed("an asset cannot be fetched from this position", "start")
 
 
 FromGuest = Arrive | Ask | Bring | Agree | Decline | Sign | Propose | AskRun | AskAsset

@@ -112,7 +112,8 @@ class Shares:
         answer = self._ask(CheckpointRequest(job=self._job, deposit=deposit))
         if require_answer(answer.status).pending != mark:
             raise MalformedError(
-                "the broker stored another share than it was sent", code="bad-answer"
+                "the broker stored a share that differs from the one it was sent",
+                code="bad-answer",
             )
 
     def commit(self, mark: CheckpointMark) -> SignedTreeHead:

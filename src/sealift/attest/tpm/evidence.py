@@ -151,7 +151,7 @@ def parse_selections(reader: TpmReader) -> tuple[Selection, ...]:
     selections = tuple(_parse_selection(reader) for _ in range(count))
     banks = [each.bank for each in selections]
     if len(set(banks)) != len(banks):
-        raise reader.malformed("a bank stands twice")
+        raise reader.malformed("a bank is listed twice")
     return selections
 
 

@@ -128,7 +128,7 @@ def _read(file: Path, known: dict[str, type]) -> dict[str, Any]:
         Digest.from_text(digest)
     for name in set(found.get("allow", [])) - set(EXCEPTIONS):
         raise MalformedError(
-            f"{file.name} allows what is no exception",
+            f"{file.name} allows an exception that does not exist",
             field=f"allow: {name}",
             fix=nearest(name, EXCEPTIONS),
             code="bad-field",

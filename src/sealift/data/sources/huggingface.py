@@ -141,7 +141,7 @@ def _renumber(numbers: Array, source: str) -> Convert:
         if len(wrong):
             raise bad_table(
                 f"{source}, row {first_row + wrong[0]}, column {spec.name}: "
-                f"{labels[wrong[0]]} is no class of it"
+                f"{labels[wrong[0]]} is not one of its classes"
             )
         return numbers[labels].astype(labels.dtype)
 
