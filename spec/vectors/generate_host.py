@@ -31,7 +31,7 @@ ACTS: tuple[Act, ...] = ("exec", "bundle", "preload", "module")
 NOTE = (
     "Evidence of a guest that was really booted under QEMU (software emulation) with a "
     "software TPM: stock Debian kernel, OVMF, IMA. It protects nobody. Made by "
-    "generate_host.py; spec: docs/reference/guest.md."
+    "generate_host.py; spec: tests/guest/README.md."
 )
 
 

@@ -213,7 +213,7 @@ SHAPES: Final = {
     ),
     Suite.AES_256_GCM: SuiteShape("gcm", 9968, 16 << 10, 4, 16, 16),
 }
-"""By speed on a GPU, fastest first (derived, see docs/reference/cuda-kernels.md)."""
+"""By speed on a GPU, fastest first (derived from instruction counts)."""
 
 
 def expand_plan(suite: Suite) -> KernelPlan:
