@@ -181,6 +181,7 @@ NOUNS: Final[dict[str, str]] = {
     "orchestrator": "coordinate a job: connect its parties, renew leases, report progress",
     "output": "approve the release of a run's model, or open the model as its owner",
     "predict": "predict with a model's file here, or with a server that is verified first",
+    "privacy": "plan the noise that a privacy budget needs; show what was spent",
     "receipt": "verify the receipt of a run, or of visits",
     "resume": "continue a job from its last checkpoint",
     "share-server": "compute on secret shares, of which one alone tells nothing",

@@ -127,12 +127,12 @@ def say_privacy(training: TrainingRule, rows: str) -> Iterator[tuple[str, bool]]
 def say_budget(budget: PrivacyBudget) -> str:
     """How large a budget is, what that means, and who keeps to it."""
     return (
-        f"{budget}. {_say_surest(budget.epsilon, budget.delta)} Its owner's broker counts each round on its disk before "
+        f"{budget}. {say_surest(budget.epsilon, budget.delta)} Its owner's broker counts each round on its disk before "
         "the round begins, over all jobs and later agreements, and refuses one that costs more than is left: training ends then."
     )
 
 
-def _say_surest(epsilon: float, delta: float) -> str:
+def say_surest(epsilon: float, delta: float) -> str:
     """What an epsilon of this size means, in one sentence, and as a picture."""
     surest = 1 / (1 + math.exp(-epsilon))
     before, after = BAR // 2, min(BAR - 1, round(BAR * surest))

@@ -446,7 +446,7 @@ class Agreement:
             return "its training settings have no [privacy], so nothing gets noise"
         if training.plans != ("ddp",) or not self.rows_at_home:
             return 'only plans = ["ddp"] with rows = "owner" is counted at owners\' brokers'
-        is_graph = self.code.entry.rpartition("/")[2] == GRAPH
+        is_graph = self.code.entry == GRAPH
         if not (is_graph or training.privacy_trusts_code):
             return (
                 "its recipe is code, which could let out more than the noisy sums; a graph "
