@@ -18,7 +18,7 @@ MAX_EPSILON: Final = 100.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyBudget:
-    """The most that may be spent on one table, over all jobs and agreements.
+    """The most that may be spent on one table, with all that its vault spent on others.
 
     Attributes:
         epsilon: How much more likely any outcome may become by one row: by a factor of

@@ -189,7 +189,7 @@ class Ledger:
         with self._file.writing() as connection:
             spent = _spent(connection, debit) + debit.amount
             require(spent)
-            for each in private:
+            for each in private:  # one by one: each finds what the ones before cost
                 _debit_round(connection, debit, each)
             connection.execute(
                 "INSERT INTO debits VALUES (?, ?, ?, ?)"
@@ -204,7 +204,7 @@ class Ledger:
             return _spent(connection, debit)
 
     def spending(self, private: PrivateDebit, attempt: bytes) -> Spending:
-        """What a table's rounds cost, without a round and with it."""
+        """What all rounds of this vault cost, without a round and with it."""
         with self._file.reading() as connection:
             return _spending(connection, private, attempt)
 
@@ -301,10 +301,14 @@ def _debit_one(connection: sqlite3.Connection, use: _Use) -> int | Exception:
 def _spending(
     connection: sqlite3.Connection, private: PrivateDebit, attempt: bytes
 ) -> Spending:
-    """By all rows of that table: of every job, run and line of agreements."""
+    """By all rounds of this vault: of every table, job, run and line of agreements.
+
+    Tables are not told apart. The same people may stand in two of them, and a host that
+    asks for another schema has a table sealed again, under another commitment.
+    """
     rows = connection.execute(
         "SELECT noise, rate, sum(steps) FROM private_rounds"
-        " WHERE content = ? AND NOT (run = ? AND attempt = ?) GROUP BY noise, rate",
+        " WHERE NOT (content = ? AND run = ? AND attempt = ?) GROUP BY noise, rate",
         (private.content.to_text(), private.run.to_text(), attempt),
     )
     known, delta = [PrivateRound(*row) for row in rows], private.budget.delta
