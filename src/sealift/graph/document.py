@@ -341,6 +341,9 @@ def _check(document: GraphRecipeDocument) -> None:
         refuse(f"its version is {document.version}; this release reads version 1")
     _check_inputs(document.inputs)
     _check_state(document.state)
+    for name, value in document.parameters.items():
+        if not isinstance(value, str | int | float):
+            refuse(f"parameter {name[:80]!r} is neither a number nor a text")
     _check_optimizer(document)
     nodes = sum(len(graph.nodes) for graph in document.graphs().values())
     if nodes > MAX_NODES:

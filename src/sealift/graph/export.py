@@ -11,7 +11,8 @@ import operator
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 import safetensors.torch
@@ -30,6 +31,7 @@ from sealift.graph.document import (
     Graph,
     GraphInput,
     GraphRecipeDocument,
+    NamedOptimizer,
     Node,
     Size,
     StateEntry,
@@ -83,7 +85,8 @@ _SAME_OPERATION: Final = {
     "native_dropout": "dropout", "new_zeros": "zeros", "new_ones": "ones", "new_full": "full",
     "new_empty": "zeros", "empty.memory_format": "zeros", "empty_like": "zeros_like",
     "arange": "arange.start_step", "arange.start": "arange.start_step",
-    "scalar_tensor": "full",
+    "scalar_tensor": "full", "conv1d.padding": "conv1d", "conv2d.padding": "conv2d",
+    "conv3d.padding": "conv3d",
 }  # fmt: skip
 
 
@@ -142,7 +145,24 @@ def export_recipe(
             raise _no_graph(
                 "build() takes the sums of prepare(), which are known only when training begins"
             )
-        return _Exporter(recipe, schema, named, rows, watching.lines).files()
+        begun = torch.get_rng_state()
+
+        def exporter(values: dict[str, Any]) -> _Exporter:
+            torch.set_rng_state(begun)
+            return _Exporter(recipe, schema, values, rows, watching.lines)
+
+        document, weights = exporter(named).document()
+        others = {}
+        for name, value in _candidates(document).items():
+            with suppress(JobError):  # another model, which cannot be exported
+                changed = exporter(named | {name: value}).optimizer()
+                if value in _values(changed):
+                    others[name] = value
+        if others:
+            with suppress(JobError):
+                other = exporter(named | others).document()
+                document = _with_names(document, weights, others, other)
+    return {GRAPH_ENTRY: document.to_bytes(), f"assets/{WEIGHTS}": weights}
 
 
 def _no_graph(why: str, path: str = "", line: int = 0) -> JobError:
@@ -153,6 +173,50 @@ def _no_graph(why: str, path: str = "", line: int = 0) -> JobError:
         why=why,
         code="no-graph",
     )
+
+
+def _candidates(document: GraphRecipeDocument) -> dict[str, Any]:
+    """Another value for each of the job's parameters that equals an option."""
+    found: dict[str, Any] = {}
+    for name, value in document.parameters.items():
+        if type(value) in (int, float) and value in _values(document.optimizer):
+            step = len(found) + 2
+            found[name] = value + step if type(value) is int else value * (1 + 1 / step)
+    return found
+
+
+def _values(optimizer: NamedOptimizer | None) -> list[Any]:
+    return [value for table in _options(optimizer) for value in table.values()]
+
+
+def _options(optimizer: NamedOptimizer | None) -> list[dict[str, Any]]:
+    if optimizer is None:
+        return []
+    tables = [each.options for each in optimizer.groups]
+    return tables + [each.options for each in optimizer.schedules]
+
+
+def _with_names(
+    document: GraphRecipeDocument,
+    weights: bytes,
+    others: Mapping[str, Any],
+    other: tuple[GraphRecipeDocument, bytes],
+) -> GraphRecipeDocument:
+    """The document, whose options name the parameters that they follow.
+
+    A parameter may be named if nothing but options differs where it has another value.
+    """
+    named = read_graph(document.to_bytes())
+    for own, changed in zip(
+        _options(named.optimizer), _options(other[0].optimizer), strict=False
+    ):
+        for option, value in own.items():
+            for name, wanted in others.items():
+                follows = changed.get(option) == wanted
+                if follows and value == document.parameters[name]:
+                    own[option] = changed[option] = {"parameter": name}
+    alike = replace(other[0], parameters=named.parameters) == named
+    return named if alike and other[1] == weights else document
 
 
 class _StepNumber:
@@ -244,14 +308,14 @@ class _Exporter:
         self._batch = _example_batch(schema, rows)
         self._found = _Found([each.name for each in schema.fields])
 
-    def files(self) -> dict[str, bytes]:
-        """The two files."""
+    def document(self) -> tuple[GraphRecipeDocument, bytes]:
+        """The document, checked, and the state's bytes."""
         found, graphs, optimizer = self._found, dict[str, Any](), None
         recipe = self._recipe
         if recipe.find("build") is not None:
             model = _guarded(lambda: recipe.build({}, self._parameters))
             self._take_state(model)
-            optimizer = self._optimizer(model)
+            optimizer = self._optimizer_of(model)
             graphs = self._graphs_of(model)
         prepare = recipe.find("prepare")
         if prepare is not None:
@@ -274,12 +338,10 @@ class _Exporter:
             prepare=numbered.get("prepare"),
             optimizer=optimizer,
         )
-        written = document.to_bytes()
         try:
-            read_graph(written)
+            return read_graph(document.to_bytes()), weights
         except MalformedError as error:
             raise _no_graph(error.why) from None
-        return {GRAPH_ENTRY: written, f"assets/{WEIGHTS}": weights}
 
     def _graphs_of(self, model: nn.Module) -> dict[str, Any]:
         recipe = self._recipe
@@ -350,12 +412,17 @@ class _Exporter:
             )
             self._found.add(entry, own)
 
-    def _optimizer(self, model: nn.Module) -> Any:
+    def optimizer(self) -> NamedOptimizer:
+        """The optimizer of a fresh model, in the document's words."""
+        own = self._parameters
+        return self._optimizer_of(_guarded(lambda: self._recipe.build({}, own)))
+
+    def _optimizer_of(self, model: nn.Module) -> NamedOptimizer:
         def described(m: nn.Module) -> Any:
             return describe_optimizer(m, self._recipe.optimization(m))
 
         try:
-            made = _guarded(lambda: described(model))
+            made: NamedOptimizer = _guarded(lambda: described(model))
         except NoNameError as error:
             raise _no_graph(str(error)) from None
         return made
@@ -474,6 +541,19 @@ class _Translation:
             return
         self._translate(node, name)
 
+    def _padding(self, node: Any, given: Mapping[str, Any]) -> list[int]:
+        """A convolution's padding that is given by a word, as numbers."""
+        kernel = given["weight"].meta["val"].shape[2:]
+        around = [
+            int(dilation) * (int(size) - 1)
+            for dilation, size in zip(given["dilation"], kernel, strict=True)
+        ]
+        if given["padding"] == "valid":
+            return [0 for _ in around]
+        if any(each % 2 for each in around):
+            raise self._refuse(node, "padding='same' needs a kernel of odd size")
+        return [each // 2 for each in around]
+
     def _translate(self, node: Any, name: str) -> None:
         results = node.meta.get("val")
         many = isinstance(results, (list, tuple))
@@ -493,6 +573,8 @@ class _Translation:
             forms, own = forms[:1], own[:1]
             self._parts[node.name] = (*own, "")
             given["train"] = True
+        if name.endswith(".padding"):
+            given["padding"] = self._padding(node, given)
         if known in ("view", "expand"):
             given["size"] = list(forms[0].shape)
         if operation.family == "creation" or known in ("rand", "randn"):

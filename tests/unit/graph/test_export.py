@@ -12,6 +12,7 @@ from sealift.data.schema.schema import Field, Schema
 from sealift.errors import SealiftError
 from sealift.graph.document import read_graph
 from sealift.train.sandboxed.privatesteps import row_gradients
+from tests.unit.graph import larger
 from tests.unit.graph.models import (
     HEAD,
     MLP,
@@ -24,6 +25,22 @@ from tests.unit.graph.models import (
     train_both,
 )
 
+PARAMETERS = f"""{HEAD}
+def build(width=8, rate=0.01, decay=0.2, drop=0.3):
+    model = nn.Sequential(nn.Linear(6, width), nn.Dropout(drop), nn.Linear(width, 3))
+    model.rate, model.decay = rate, decay
+    return model
+
+
+def loss(model, batch):
+    return F.cross_entropy(model(batch["x"]), batch["y"])
+
+
+def configure_optimizers(model):
+    return torch.optim.AdamW(
+        model.parameters(), lr=model.rate, weight_decay=model.decay
+    )
+"""
 DEMO = Path(sealift.demo.__file__).parent
 DIGITS = Schema(
     (
@@ -38,6 +55,45 @@ TEXT = Schema((Field("text", "uint8", (64,)),))
 def test_the_demo_s_recipes_train_to_the_same_bits(task: str, schema: Schema) -> None:
     text = (DEMO / task / "recipe.py").read_text()
     assert train_both(text, schema) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "schema"),
+    [
+        pytest.param(larger.CNN, larger.IMAGES, id="convolutions"),
+        pytest.param(larger.RESNET, larger.IMAGES, id="resnet18"),
+        pytest.param(larger.GPT, larger.TOKENS, id="gpt"),
+        pytest.param(larger.LORA, larger.TOKENS, id="lora"),
+    ],
+)
+def test_models_that_people_train_train_to_the_same_bits(
+    text: str, schema: Schema
+) -> None:
+    assert train_both(text, schema) == 0.0
+
+
+def test_what_lora_does_not_train_is_frozen_and_in_no_gradient() -> None:
+    graph = load(export(larger.LORA, larger.TOKENS))
+    model, batch = graph.build(), rows_for(larger.TOKENS, 3)
+    kinds = {e.name: e.kind for e in graph.document.state}
+    trained = {n for n, p in model.named_parameters() if p.requires_grad}
+    assert trained == {n for n in kinds if n.endswith((".qkv.a", ".qkv.b"))}
+    torch.manual_seed(0)
+    found = row_gradients(graph, model, batch, 0)
+    assert set(found) == trained
+    assert all(len(each) == 3 for each in found.values())
+
+
+def test_options_that_follow_the_job_s_parameters_name_them() -> None:
+    values = {"rate": 0.02, "decay": 0.1, "drop": 0.1, "width": 16}
+    graph = load(export(PARAMETERS, VECTORS, parameters=values))
+    assert graph.options_named == {"rate", "decay"}
+    model = graph.build(parameters={"rate": 0.5})
+    assert graph.optimization(model).optimizer.param_groups[0]["lr"] == 0.5
+    with pytest.raises(SealiftError, match="is fixed in its list of operations"):
+        graph.build(parameters={"drop": 0.5})
+    with pytest.raises(SealiftError, match="no argument"):
+        graph.build(parameters={"other": 1})
 
 
 def test_measures_and_answers_are_the_program_s() -> None:
