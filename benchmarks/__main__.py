@@ -22,6 +22,7 @@ BENCHES: Final = {
     "ddp": "training iterations beside torch's own and the published way; a round's mean",
     "gpu": "opening on a GPU beside the copy to it, a step, a visit and an answer beside "
     "plain torch; says so where there is none",
+    "graph": "training steps of a list of operations beside those of the program",
     "growth": "how cost grows with the work: models beside plain torch, text tables beside pandas, "
     "rounds, owners that meet, and clients of a served model beside plain HTTP",
     "handshake": "a session's handshake, in memory and through the relay",

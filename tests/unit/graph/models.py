@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -79,6 +80,7 @@ def train_both(text: str, schema: Schema, steps: int = 4, rows: int = 6) -> floa
     own = program(text)
     graph = load(export_recipe(own, schema))
     torch.manual_seed(3)
+    both: tuple[Any, Any] = own, graph
     models = own.build(), graph.build()
     models[0].load_state_dict(models[1].state_dict())
     optimizers = own.optimization(models[0]), graph.optimization(models[1])
@@ -86,7 +88,7 @@ def train_both(text: str, schema: Schema, steps: int = 4, rows: int = 6) -> floa
     for step in range(steps):
         batch = rows_for(schema, rows if step < steps - 1 else rows // 2, seed=step)
         losses = []
-        for recipe, model, made in zip((own, graph), models, optimizers, strict=True):
+        for recipe, model, made in zip(both, models, optimizers, strict=True):
             torch.manual_seed(100 + step)
             model.train()
             made.optimizer.zero_grad()

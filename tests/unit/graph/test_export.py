@@ -109,16 +109,6 @@ def test_measures_and_answers_are_the_program_s() -> None:
     assert all(torch.equal(answer[name], wanted[name]) for name in wanted)
 
 
-def test_the_mean_of_the_rows_gradients_is_the_batch_s() -> None:
-    graph = load(export(MLP, VECTORS))
-    model, batch = graph.build(), rows_for(VECTORS, 7)
-    graph.loss(model, batch, 0).backward()
-    found = row_gradients(graph, model, batch, 0)
-    for name, each in model.named_parameters():
-        assert found[name].shape == (7, *each.shape)
-        assert torch.allclose(found[name].mean(0), each.grad, atol=1e-6)
-
-
 def test_batchnorm_goes_on_and_has_no_gradient_of_one_row() -> None:
     text = f"""{HEAD}
 def build():
