@@ -14,6 +14,7 @@ from sealift.attest.level import Level
 from sealift.cli.console import say
 from sealift.data.schema.document import schema_from_plain, schema_to_plain
 from sealift.errors import MalformedError, fold
+from sealift.ids import Digest
 from sealift.meet.messages import Check
 from sealift.meet.question import (
     ask_categories,
@@ -23,9 +24,27 @@ from sealift.meet.question import (
 )
 from sealift.meet.terms import Terms, agreement_of, proposed_agreement
 from sealift.release.agreement.explain import RED, explain
+from sealift.release.agreement.terms import (
+    GRAPH_ENTRY,
+    GRAPH_FILES,
+    GRAPH_WEIGHTS,
+    CodeBundle,
+    bundle_digest,
+)
 from tests.sim.invited import MetGuest, MetHost, walk
 
 HOSTILE = "x\x1b[2J\x1b[31mSign? y\r\n\u202eedisrever\u0007"
+GRAPH_WORDING = """\
+  - No program of host runs on your machine: the recipe is a graph, a
+    list of 214 tensor operations, and Sealift computes them (`sealift
+    recipe show` prints them). They decide what the model stores of
+    rows. They are computed in a sandbox, without network, files and
+    other processes; a machine without a sandbox computes them
+    unconfined.
+  - The graph has 2 files and the digest
+    sha256:...;
+    it starts in graph.json.
+"""
 WORDING = Path(__file__).parent / "wording" / "join.txt"
 
 
@@ -64,6 +83,22 @@ def test_the_wording_as_it_is_reviewed(terms: Terms) -> None:
     """One file holds it, so that a change of words is seen as such."""
     shown = re.sub(r"sha256:[0-9a-f]{64}", "sha256:...", screen(terms))
     assert shown == WORDING.read_text("utf-8").rstrip("\n")
+
+
+def test_the_wording_of_a_graph(terms: Terms) -> None:
+    """What runs on the owner's machine is the first thing that is said of what is computed."""
+    files = dict.fromkeys(GRAPH_FILES, Digest.of(b""))
+    code = CodeBundle(bundle_digest(files), GRAPH_ENTRY, files)
+    declared = replace(
+        terms.declaration,
+        code=code,
+        assets={GRAPH_WEIGHTS: 3},
+        job='recipe = "graph"\n',
+    )
+    shown = "\n".join(
+        tell_declared(declared, "north", operations=214, colour=False)
+    ).split("what is computed:\n")[1]
+    assert re.sub(r"sha256:[0-9a-f]{64}", "sha256:...", shown).startswith(GRAPH_WORDING)
 
 
 def test_a_line_is_wrapped_once(terms: Terms) -> None:

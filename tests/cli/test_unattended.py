@@ -19,7 +19,8 @@ DIGEST = "sha256:" + "0" * 64
 
 def given(file: Path | None, **more: object) -> argparse.Namespace:
     found = {"no_terminal": file, "passphrase": False, "compare_if": "", "sign_if": ""}
-    return argparse.Namespace(**{**found, "decline": False, "allow": [], **more})
+    found |= {"decline": False, "allow": [], "only_graph": False}
+    return argparse.Namespace(**{**found, **more})
 
 
 def refused(file: Path, text: str, *, owner: bool = True, **more: object) -> str:

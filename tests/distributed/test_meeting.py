@@ -63,7 +63,15 @@ name = "digit"
 dtype = "int64"
 classes = 10
 """
-JOB = "[training]\nepochs = {}\nbatch_rows = 32\nevaluate_every = 4\nseed = 7\n"
+# About meetings: what a graph changes of them is test_graph_meeting's subject.
+JOB = """
+recipe = "code"
+[training]
+epochs = {}
+batch_rows = 32
+evaluate_every = 4
+seed = 7
+"""
 
 
 class Parties:

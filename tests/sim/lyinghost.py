@@ -28,6 +28,7 @@ from sealift.meet.messages import FromHost
 from sealift.meet.owner import MeetingProgress, OwnerAnswers, OwnerMeeting, read_kept
 from sealift.meet.state import MeetingState
 from sealift.meet.terms import Declaration
+from sealift.release.agreement.code import find_assets
 from sealift.session.relay.server import Relay
 
 WAIT_S = 60.0  # less than a mutant's test may take
@@ -94,10 +95,24 @@ class LyingHost:
 
     def _host(self) -> ToldHost:
         invited = [*self.invitations.values()]
-        declared, files = declaration_of(self.recipe, invited, self.identity, MEASURES)
+        graph = self.folder / "host" / "graph"
+        declared, files = declaration_of(
+            self.recipe,
+            invited,
+            self.identity,
+            MEASURES,
+            graph=graph if graph.exists() else None,
+        )
         self.book.declare(declared.digest)
+        assets = find_assets(graph) if graph.exists() else {}
         return ToldHost(
-            self.book, declared, files, self.identity, wall_clock, self._next
+            self.book,
+            declared,
+            files,
+            self.identity,
+            wall_clock,
+            self._next,
+            assets=assets,
         )
 
     def _next(self, name: str, told: FromHost) -> FromHost:
@@ -150,7 +165,7 @@ class Owner:
         self._left = [*(self.answers or ())]
         given = {
             "data": self.table, "heldout": None, "compare_if": "", "sign_if": "",
-            "decline": False, "allow": (), "table": None,
+            "decline": False, "allow": (), "table": None, "only_graph": False,
             "fields": None, "image_size": None, "image_mode": None,
         }  # fmt: skip
         self.args = argparse.Namespace(**(given | self.options))
@@ -202,7 +217,13 @@ class Owner:
                 identity,
                 brought_by(args, identity),
                 read_kept(place, self.invitation),
-                OwnerAnswers(args.compare_if, args.sign_if, args.decline, args.allow),
+                OwnerAnswers(
+                    args.compare_if,
+                    args.sign_if,
+                    args.decline,
+                    args.allow,
+                    only_graph=args.only_graph,
+                ),
                 ask=None if self.answers is None else self._answer,
                 clock=self.clock,
                 sleep=self._sleep,

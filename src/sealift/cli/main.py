@@ -183,6 +183,7 @@ NOUNS: Final[dict[str, str]] = {
     "predict": "predict with a model's file here, or with a server that is verified first",
     "privacy": "plan the noise that a privacy budget needs; show what was spent",
     "receipt": "verify the receipt of a run, or of visits",
+    "recipe": "show what a graph recipe computes; write a recipe down as a graph",
     "resume": "continue a job from its last checkpoint",
     "share-server": "compute on secret shares, of which one alone tells nothing",
     "serve": "serve a sealed model from an attested accelerator",

@@ -124,6 +124,5 @@ def _refuse(name: str, rows: int, what: str) -> None:
     raise MalformedError(
         "the graph recipe takes too much",
         why=f"graph {name} with a batch of {rows:,} rows takes {what}",
-        fix="Take fewer rows per batch (`batch_rows`), or another model",
         code="bad-graph",
     )

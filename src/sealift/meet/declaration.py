@@ -20,6 +20,7 @@ from sealift.data.schema.schema import Schema
 from sealift.errors import MalformedError, UsageError
 from sealift.events import wall_clock
 from sealift.ids import check_name
+from sealift.meet.folder import BUNDLES
 from sealift.meet.invitation import MEETING_BYTES, Invitation
 from sealift.meet.messages import MAX_FILES_BYTES
 from sealift.meet.terms import Declaration, proposed_agreement
@@ -30,9 +31,10 @@ from sealift.release.agreement.code import (
     read_bundle,
 )
 from sealift.release.agreement.resources import OutputRule, TravelRule
+from sealift.release.agreement.terms import GRAPH_ENTRY, RecipeKind
 from sealift.release.agreement.training import TrainingRule
 from sealift.release.agreement.written import widen
-from sealift.train.job.settings import parse_address, parse_job
+from sealift.train.job.settings import JobTable, parse_address, parse_job
 from sealift.train.loop.measures import names_of
 from sealift.train.loop.tasks import LOSS, Rehearsal
 from sealift.train.plans import PLANS
@@ -75,14 +77,28 @@ def read_recipe(folder: Path) -> tuple[dict[str, bytes], Schema]:
     return files, load_schema(folder / "schema.toml")
 
 
-def training_of(folder: Path, names: Sequence[str], address: str) -> TrainingSettings:
-    """How the recipe's folder says that it is to be trained.
+def job_of(folder: Path, names: Sequence[str], address: str) -> JobTable:
+    """The job, as the recipe's folder says it.
 
     Raises:
         MalformedError: if a field of its job.toml does not fit.
     """
     job = job_text(folder, folder.resolve().name, len(names), address)
-    return parse_job(parse_toml(job.encode(), source="job.toml")).training
+    return parse_job(parse_toml(job.encode(), source="job.toml"))
+
+
+def trial_order(schema: Schema, training: TrainingSettings, steps: int) -> TrialOrder:
+    """So many steps with a host's recipe, on random rows."""
+    return TrialOrder(
+        entry="recipe.py",
+        bundle=0,
+        schema=schema_to_plain(schema),
+        settings=training,
+        rows=training.batch_rows * steps,
+        steps=steps,
+        inputs={},
+        outputs={},
+    )
 
 
 def try_recipe(
@@ -99,16 +115,7 @@ def try_recipe(
     Raises:
         JobError: as `sealift try`, which shows the traceback.
     """
-    order = TrialOrder(
-        entry="recipe.py",
-        bundle=0,
-        schema=schema_to_plain(schema),
-        settings=training,
-        rows=training.batch_rows * steps,
-        steps=steps,
-        inputs={},
-        outputs={},
-    )
+    order = trial_order(schema, training, steps)
     (tried,) = trial.try_recipe(
         files,
         order.entry,
@@ -178,8 +185,9 @@ def declaration_of(
     metrics: tuple[str, ...],
     *,
     job: str = "",
+    graph: Path | None = None,
 ) -> tuple[Declaration, dict[str, bytes]]:
-    """What the recipe's folder says, and its files.
+    """What the recipe's folder says, and the files that the parties get.
 
     Args:
         folder: The recipe's.
@@ -187,18 +195,25 @@ def declaration_of(
         identity: The host's.
         metrics: What may leave of what is measured; see ``measures_of``.
         job: The job that all have signed, if they have; else the folder's is declared.
+        graph: The folder with the recipe as a graph; None: its program is declared.
 
     Raises:
         SealiftError: the first thing in it that does not fit.
     """
     files, schema = read_recipe(folder)
-    assets = load_assets(folder, measure_assets(folder))
+    offered, entry = folder, "recipe.py"
+    if graph is not None:
+        files, offered, entry = read_bundle(graph), graph, GRAPH_ENTRY
+    assets = load_assets(offered, measure_assets(offered))
     digests = {each.name: each.digest for each in assets}
     first = invited[0]
     guests = tuple(each.name for each in invited)
     name = folder.resolve().name
-    job = job or job_text(folder, name, len(guests), first.addresses[0])
+    code = measure_bundle(files, entry, digests)
+    if not job:
+        job = job_text(folder, name, len(guests), first.addresses[0], kind=code.kind)
     parsed = parse_job(parse_toml(job.encode(), source="job.toml"))
+    parsed.require_recipe(code)
     rule = training_rule_of(parsed.settings, parsed.plan, runs=1)
     rule = widen(rule, parsed.agreed)
     declaration = Declaration(
@@ -206,7 +221,7 @@ def declaration_of(
         name=check_name(name, what="the recipe's folder's name"),
         host=identity.card,
         guests=guests,
-        code=measure_bundle(files, "recipe.py", digests),
+        code=code,
         assets={each.name: each.size for each in assets},
         job=job,
         schema=schema_to_plain(schema),
@@ -245,7 +260,13 @@ def _visits_for(settings: JobSettings, rule: TrainingRule) -> int:
 
 
 def job_text(
-    folder: Path, name: str, guests: int, address: str, number: int = 1
+    folder: Path,
+    name: str,
+    guests: int,
+    address: str,
+    number: int = 1,
+    *,
+    kind: RecipeKind | None = None,
 ) -> str:
     """The job file that all have; RECIPE/job.toml may say a part of it.
 
@@ -255,6 +276,7 @@ def job_text(
         guests: How many parties were invited.
         address: Of the orchestrator.
         number: Of the run; each has a name and a folder of its own.
+        kind: What the recipe is, where the folder's job does not say it; None is not told.
 
     Raises:
         MalformedError: if a field does not fit.
@@ -277,10 +299,14 @@ def job_text(
             missing = {key: each for key, each in usual.items() if key not in own}
             text = _filled(text, table, missing, is_there=table in plain)
     suffix = f"-{number}" if number > 1 else ""
+    bundle = BUNDLES["graph" if kind == "graph" else "code"]
     job = (
-        f'name = "{name}{suffix}"\nagreement = "agreement.json"\nbundle = "recipe"\n'
-        f'output = "run{suffix}"\norchestrator = "{address}"\nplan = "ddp"\n\n{text}\n'
+        f'name = "{name}{suffix}"\nagreement = "agreement.json"\nbundle = "{bundle}"\n'
+        f'output = "run{suffix}"\norchestrator = "{address}"\nplan = "ddp"\n'
     )
+    if kind is not None and "recipe" not in plain:
+        job += f'recipe = "{kind}"\n'
+    job += f"\n{text}\n"
     ranks: dict[str, float | str] = {"count": guests, "rows": '"owner"'}
     job = _filled(job, "slices", ranks, is_there="slices" in plain)
     read = parse_job(parse_toml(job.encode(), source="job.toml"), name="job.toml")

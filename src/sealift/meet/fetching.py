@@ -113,7 +113,7 @@ class AssetFetcher:
             )
         make_folder(asset.path.parent)
         if os.path.lexists(asset.path):  # since the fetch began
-            raise file_exists(f"recipe/{asset.name}")
+            raise file_exists(f"{self._place.recipe.name}/{asset.name}")
         os.replace(partial, asset.path)
         self._keep(asset.name, asset.digest)
         del self._left[asset.name]

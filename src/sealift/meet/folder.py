@@ -19,6 +19,7 @@ from sealift.crypto.identity import (
 from sealift.errors import UsageError
 from sealift.ids import Digest
 from sealift.release.agreement.code import ASSETS, digest_of, read_bundle
+from sealift.release.agreement.terms import RecipeKind
 from sealift.release.files import (
     make_folder,
     read_secret_line,
@@ -27,9 +28,11 @@ from sealift.release.files import (
 )
 
 Written = Mapping[str, Collection[Digest]]
+# Where the agreed recipe lies, so that a host's own program keeps its folder beside a graph.
+BUNDLES: Final[Mapping[RecipeKind, str]] = {"code": "recipe", "graph": "graph"}
 _MAX_READ: Final = 1 << 16
 _WRITTEN: Final = (
-    "agreement.json", "audit.db", "heads.json", "job.toml", "meeting.json", "receipt.json",
+    "agreement.json", "audit.db", "graph", "heads.json", "job.toml", "meeting.json", "receipt.json",
     "receipts", "recipe", "report.html", "sealed", "state", "vault.db",
 )  # fmt: skip
 
@@ -42,6 +45,7 @@ class PartyFolder:
         folder: Where all lies.
         name: The party's.
         ask: Whether the key's passphrase is asked for, and kept in memory alone.
+        kind: Of the recipe, which has a folder of its own for each.
         say: Shows a person a line.
         read_passphrase: Asks a person, with this prompt, for a passphrase that stands in
             no file; twice for one that is being chosen.
@@ -51,6 +55,7 @@ class PartyFolder:
     folder: Path
     name: str
     ask: bool = False
+    kind: RecipeKind = field(default="code", init=False)
     say: Callable[[str], None] = field(kw_only=True)
     read_passphrase: Callable[[str, bool], str] = field(kw_only=True)
     passphrase_file: Path | None = field(default=None, kw_only=True)
@@ -59,6 +64,11 @@ class PartyFolder:
     def __getitem__(self, name: str) -> Path:
         """The file or folder of that name."""
         return self.folder / name
+
+    @property
+    def recipe(self) -> Path:
+        """The folder of the agreed recipe."""
+        return self.folder / BUNDLES[self.kind]
 
     @property
     def key(self) -> Path:
@@ -129,8 +139,12 @@ class PartyFolder:
             UsageError: ``file-in-the-way``, with the file's name.
         """
         there = self._recipe()
-        found = {f"recipe/{path}": content for path, content in there.items()}
-        wanted = {f"recipe/{path}": content for path, content in recipe.items()}
+        found = {
+            f"{self.recipe.name}/{path}": content for path, content in there.items()
+        }
+        wanted = {
+            f"{self.recipe.name}/{path}": content for path, content in recipe.items()
+        }
         for name, content in beside.items():
             wanted[name] = content
             if os.path.lexists(self[name]):
@@ -149,7 +163,7 @@ class PartyFolder:
 
     def _recipe(self) -> dict[str, bytes]:
         """What lies in recipe/ now."""
-        folder = self["recipe"]
+        folder = self.recipe
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
             return {}
         return read_bundle(folder)
@@ -171,14 +185,14 @@ class PartyFolder:
             UnavailableError: a file cannot be read.
         """
         gone = []
-        for path in sorted((self["recipe"] / ASSETS).rglob("*")):
+        for path in sorted((self.recipe / ASSETS).rglob("*")):
             if path.is_dir() and not path.is_symlink():
                 continue
-            name = path.relative_to(self["recipe"]).as_posix()
+            name = path.relative_to(self.recipe).as_posix()
             plain = path.is_file() and not path.is_symlink()
             found = digest_of(path) if plain else None
             if found is None or found not in (declared.get(name), fetched.get(name)):
-                raise file_exists(f"recipe/{name}")
+                raise file_exists(f"{self.recipe.name}/{name}")
             if found != declared.get(name):
                 gone.append(path)
         return gone
@@ -192,7 +206,7 @@ class PartyFolder:
             UsageError: ``file-in-the-way``: another file lies in recipe/.
         """
         self.require_own({}, files, written)
-        folder, there = self["recipe"], self._recipe()
+        folder, there = self.recipe, self._recipe()
         for path in there.keys() - files.keys():
             (folder / path).unlink()
         for path, content in files.items():

@@ -14,7 +14,9 @@ from typing import Final
 
 from sealift.codec import encode
 from sealift.crypto.identity import Identity
+from sealift.data.schema.document import schema_from_plain
 from sealift.errors import PolicyError
+from sealift.graph.document import read_graph
 from sealift.ids import Digest, Role
 from sealift.meet.invitation import (
     HOST,
@@ -36,6 +38,7 @@ from sealift.meet.terms import (
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.code import ASSETS, require_asset
 from sealift.release.agreement.signed import VerifiedAgreement, sign, verify
+from sealift.release.agreement.terms import GRAPH_ENTRY, GRAPH_WEIGHTS
 from sealift.session.endpoint import Endpoint, PeerPolicy
 
 MAX_DEPTH: Final = 16  # of a recipe's folders
@@ -104,7 +107,7 @@ class Guest:
 
         Raises:
             PolicyError: code ``meeting-terms``.
-            MalformedError: ``bad-asset``.
+            MalformedError: ``bad-asset``; as ``_require_graph``.
         """
         invitation = self._invitation
         if (declared.meeting, declared.host.sign) != (
@@ -120,6 +123,8 @@ class Guest:
             raise unfit_terms("the recipe's files do not match the declared digests")
         for name in code.keys() - files.keys():
             require_asset(name)
+        if declared.code.kind == "graph":
+            _require_graph(declared, files[GRAPH_ENTRY])
         folders = {str(each) for path in code for each in PurePosixPath(path).parents}
         if not all(map(_stays_below, code)) or folders & code.keys():
             raise unfit_terms(
@@ -184,6 +189,30 @@ class Guest:
         if encode(told.agreement.agreement) != encode(agreement):
             raise unfit_terms("the other parties signed another agreement")
         return verify(told.agreement)
+
+
+def _require_graph(declared: Declaration, graph: bytes) -> None:
+    """Refuse a graph that could not be computed with these rows and weights.
+
+    Args:
+        declared: By the host.
+        graph: Its ``graph.json``, of the declared digest.
+
+    Raises:
+        MalformedError: ``bad-graph``.
+        PolicyError: ``meeting-terms``.
+    """
+    document = read_graph(graph)
+    if document.weights != declared.code.files[GRAPH_WEIGHTS]:
+        raise unfit_terms("the graph names other weights than the host declares")
+    schema = schema_from_plain(declared.schema, source="the host's schema")
+    known = {each.name: (each.dtype, tuple(each.shape)) for each in schema.fields}
+    for each in document.inputs:
+        if known.get(each.name) != (each.dtype, each.shape):
+            raise unfit_terms(
+                f"the graph takes {each.name} as {each.dtype} {list(each.shape)}, which no "
+                "column of the schema is"
+            )
 
 
 def _stays_below(path: str) -> bool:

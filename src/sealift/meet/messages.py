@@ -31,6 +31,8 @@ REASONS: Final[Mapping[str, str]] = {
     "meeting-declined": "said no",
     "columns-differ": "its table does not fit what the host declares",
     "declared-too-often": "the host changed its declaration too often",
+    "code-recipe": "it allows only a graph, and the recipe is a program",
+    "recipe-kind": "the recipe is of another kind than the host's job says",
     "below-floor": "it has not allowed the exceptions that these terms need",
     "settings-differ": "the settings in the job differ from the host's declaration",
     "meeting-terms": "the documents that the host sent contradict each other",

@@ -31,6 +31,7 @@ from sealift.errors import (
     UsageError,
     quote_foreign,
 )
+from sealift.graph.document import read_graph
 from sealift.ids import Digest
 from sealift.meet.connection import AWAY_S, Conversation
 from sealift.meet.fetching import AssetFetcher
@@ -80,11 +81,12 @@ from sealift.meet.terms import (
     sign_consent,
 )
 from sealift.release.agreement import Agreement
-from sealift.release.agreement.code import Asset
+from sealift.release.agreement.code import Asset, load_bundle
 from sealift.release.agreement.holes import require_allowed
 from sealift.release.agreement.resources import ROWS_LEASE, ReleaseRule, Resource
 from sealift.release.agreement.signed import save_signed
 from sealift.release.agreement.starter import MAX_USES
+from sealift.release.agreement.terms import GRAPH_ENTRY, code_refused
 from sealift.release.files import make_folder, read_whole, write_whole
 from sealift.train.job.caller import Caller
 from sealift.train.job.settings import JobTable, parse_job
@@ -111,7 +113,7 @@ class MeetingProgress:
         declaration: The last of them; its card is about it.
         terms: What it said yes to.
         agreement: What it signed; from then on nothing here changes.
-        written: Digests of what this command wrote to recipe/ and job.toml, by path.
+        written: Digests of what this command wrote to the recipe's folder and job.toml, by path.
         fetched: Digests of the recipe's weights and texts that it fetched, by path.
         sealed: Size and time of the file that a sealed table was made of, by its name.
     """
@@ -175,6 +177,7 @@ class OwnerAnswers:
         file: Name of the file that answers; empty where a person or options do.
         send_texts: Columns whose unlisted texts the host may hear of; None if nothing was
             decided.
+        only_graph: Whether its rule refuses a recipe that is a program.
     """
 
     compare_if: str = ""
@@ -183,6 +186,7 @@ class OwnerAnswers:
     allow: Sequence[str] = ()
     file: str = field(default="", kw_only=True)
     send_texts: Sequence[str] | None = field(default=None, kw_only=True)
+    only_graph: bool = field(default=False, kw_only=True)
 
 
 @dataclass
@@ -222,6 +226,8 @@ class OwnerMeeting:
         self._last: FromGuest | None = None  # before this party leaves
         self._fetcher: AssetFetcher | None = None  # of the last declaration
         self._asked: AskAsset | None = None
+        if self.kept.declaration is not None:
+            self.place.kind = self.kept.declaration.code.kind
 
     def attend(self) -> MeetingProgress:
         """Talk with the host until the signed agreement lies in the folder.
@@ -362,6 +368,8 @@ class OwnerMeeting:
     def _bring(self, declared: Declaration, files: dict[str, bytes]) -> FromGuest:
         """The card, once the owner allowed the comparison that it tells the result of."""
         self._guest.require_ours(declared, files)
+        if self.answers.only_graph and declared.code.kind == "code":
+            raise code_refused(self.place.name)
         schema = schema_from_plain(declared.schema, source="the host's schema")
         fewest = fewest_rows(declared)
         if declared != self.kept.declaration:
@@ -369,11 +377,18 @@ class OwnerMeeting:
         if self.kept.card is not None:  # it was asked, before a restart, or a fetch
             return self._fetch(declared) or Bring(self.kept.card)
         self._write_recipe(declared, files)
-        require_packages(files, declared.code.entry)
+        if declared.code.kind == "code":
+            require_packages(files, declared.code.entry)
         try:
             self._require_allowed(proposed_agreement(declared, ()))
         except PolicyError:  # its owner reads what it refuses, and no table is touched
-            for line in tell_declared(declared, self.place.name, colour=_is_coloured()):
+            lines = tell_declared(
+                declared,
+                self.place.name,
+                operations=self._operations(declared),
+                colour=_is_coloured(),
+            )
+            for line in lines:
                 self.place.say(line)
             raise
         if not self._ask_to_compare(declared, schema, fewest):
@@ -384,6 +399,7 @@ class OwnerMeeting:
             not_after=declared.not_after,
             lease_s=ROWS_LEASE.lease_s,
             heartbeat_s=ROWS_LEASE.heartbeat_s,
+            recipe="graph" if self.answers.only_graph else "any",
         )
         body = TableCard(
             declaration=declared.digest,
@@ -404,7 +420,7 @@ class OwnerMeeting:
             self._fetcher = AssetFetcher(
                 self.place,
                 [
-                    Asset(n, self.place["recipe"] / n, size, declared.code.files[n])
+                    Asset(n, self.place.recipe / n, size, declared.code.files[n])
                     for n, size in declared.assets.items()
                 ],
                 self.kept.fetched,
@@ -456,6 +472,7 @@ class OwnerMeeting:
                 code="declared-too-often",
             )
         self._fetcher = None
+        self.place.kind = declared.code.kind
         self._keep(
             declaration=declared,
             declarations=self.kept.declarations + 1,
@@ -471,7 +488,9 @@ class OwnerMeeting:
         self._keep(written=self.place.require_own({"job.toml": job}, files, before))
         self.place.write_recipe(files, before)
         write_whole(self.place["job.toml"], job)
-        self._talk.say("the host's recipe is now in recipe/, and its job in job.toml")
+        self._talk.say(
+            f"the host's recipe is now in {self.place.recipe.name}/, and its job in job.toml"
+        )
 
     def _ask_to_compare(
         self, declared: Declaration, schema: Schema, fewest: tuple[int, int]
@@ -614,7 +633,13 @@ class OwnerMeeting:
             UsageError: nobody can answer, or ``--sign-if`` names other terms.
         """
         words, digest = " ".join(words_of(terms.digest)), terms.digest.to_text()
-        lines = [*tell_terms(terms, self.place.name, colour=_is_coloured())]
+        told = tell_terms(
+            terms,
+            self.place.name,
+            operations=self._operations(terms.declaration),
+            colour=_is_coloured(),
+        )
+        lines = [*told]
         for line in (*lines, f"words     {words}", f"digest    {digest}"):
             self.place.say(line)
         Caller.tell("question", about="sign", digest=digest, lines=lines, words=words)
@@ -628,6 +653,18 @@ class OwnerMeeting:
             return True
         question = "Did you compare the words with another party? (y/N)"
         return self.ask(question, "n").lower() in YES
+
+    def _operations(self, declared: Declaration) -> int:
+        """Of the graph that lies here, which is the declared one; 0 of a program.
+
+        Raises:
+            IntegrityError: ``code-bundle-differs``: it was changed since it was written.
+            UnavailableError: it is not there any more.
+        """
+        if declared.code.kind == "code":
+            return 0
+        files = load_bundle(self.place.recipe, declared.code)
+        return sum(read_graph(files[GRAPH_ENTRY]).counts().values())
 
     def _require_allowed(self, agreement: Agreement) -> None:
         """Demand a name on the command line for what is below this program's floor.
@@ -745,6 +782,7 @@ def _require_allowed_job(declared: Declaration) -> JobTable:
         SealiftError: as every role of the job would refuse it after the signatures.
     """
     job = parse_job(parse_toml(declared.job.encode(), source="the host's job.toml"))
+    job.require_recipe(declared.code)
     PLANS[job.plan].check_terms(job.settings, proposed_agreement(declared, ()))
     return job
 

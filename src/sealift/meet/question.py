@@ -105,19 +105,23 @@ def words_of(terms: Digest) -> tuple[str, ...]:
     return tuple(BEGINNINGS[first] + ENDINGS[second] for first, second in words)
 
 
-def tell_terms(terms: Terms, name: str, *, colour: bool) -> Iterator[str]:
+def tell_terms(
+    terms: Terms, name: str, *, operations: int = 0, colour: bool
+) -> Iterator[str]:
     """Lines that say what signing means for one party of a meeting.
 
     Args:
         terms: As they were checked.
         name: The party that is asked.
+        operations: Of the recipe, if it is a graph; else 0.
         colour: Whether the screen shows colours.
 
     Raises:
         MalformedError: no agreement can follow from them.
     """
     cards = [each.body for each in terms.cards]
-    yield from _tell(proposed_agreement(terms.declaration, cards), name, colour)
+    agreement = proposed_agreement(terms.declaration, cards)
+    yield from _tell(agreement, name, operations, colour)
     yield from _tell_assets(terms.declaration)
     yield (
         "This program cannot check whether the host invented parties, or shows other terms to "
@@ -125,14 +129,18 @@ def tell_terms(terms: Terms, name: str, *, colour: bool) -> Iterator[str]:
     )
 
 
-def tell_declared(declared: Declaration, name: str, *, colour: bool) -> Iterator[str]:
+def tell_declared(
+    declared: Declaration, name: str, *, operations: int = 0, colour: bool
+) -> Iterator[str]:
     """The same of a declaration, before anybody brought a card."""
-    yield from _tell(proposed_agreement(declared, ()), name, colour)
+    yield from _tell(proposed_agreement(declared, ()), name, operations, colour)
 
 
-def _tell(agreement: Agreement, name: str, colour: bool) -> Iterator[str]:
+def _tell(
+    agreement: Agreement, name: str, operations: int, colour: bool
+) -> Iterator[str]:
     yield "host asks you to take part in training a model. Signing means:"
-    sentences = explain(agreement, name, sealed=False)
+    sentences = explain(agreement, name, sealed=False, operations=operations)
     yield from explain_lines(sentences, colour=colour)
 
 

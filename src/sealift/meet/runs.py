@@ -127,7 +127,9 @@ def chosen_run(recipe: Path, place: PartyFolder) -> MeetingRun:
         first.job.orchestrator,
     )
     number = last.number + 1
-    asked = MeetingRun(number, job_text(recipe, name, guests, address, number))
+    kind = first.job.recipe
+    text = job_text(recipe, name, guests, address, number, kind=kind)
+    asked = MeetingRun(number, text)
     for number in range(last.number, 0, -1):
         before = read_run(place, number)
         if before is not None and _computes(before.job) == _computes(asked.job):

@@ -15,13 +15,15 @@ or merged with others::
         }
 
 What they are called in an agreement, which measures follow, and what few rows do to them:
-spec/recipe.md section Measures.
+spec/recipe.md section Measures. In a graph recipe nothing raises: a number that is no class is
+not counted there.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.compiler import is_exporting
 
 
 def count_classes(
@@ -46,12 +48,14 @@ def count_classes(
     """
     told, truth = _column(predicted, "predicted"), _column(actual, "actual")
     _require_alike(told, truth)
-    for each in (told, truth):
+    for each in () if is_exporting() else (told, truth):
         if len(each) and not 0 <= int(each.min()) <= int(each.max()) < classes:
             raise ValueError(f"a class is not in 0..{classes - 1}")
-    told, truth = told.to(torch.int64), truth.to(torch.int64)
-    parts = (truth, truth[told == truth], told)
-    counts = torch.stack([torch.bincount(each, minlength=classes) for each in parts])
+    kinds = torch.arange(classes, device=truth.device)
+    told, truth = told.unsqueeze(1) == kinds, truth.unsqueeze(1) == kinds
+    counts = torch.stack(
+        [each.sum(0) for each in (truth, torch.logical_and(truth, told), told)]
+    )
     return {_named(label, f"classes_{classes}"): counts}
 
 
@@ -80,14 +84,15 @@ def count_scores(
         _column(actual, "actual"),
     )
     _require_alike(found, truth)
-    if not bool(((found >= 0) & (found <= 1)).all()):  # nor NaN
-        raise ValueError("a score is not from 0 to 1")
-    if not bool(((truth == 0) | (truth == 1)).all()):
-        raise ValueError("a class is neither 0 nor 1")
-    places = (found * bins).to(torch.int64).clamp(max=bins - 1)
+    if not is_exporting():
+        if not bool(((found >= 0) & (found <= 1)).all()):  # nor NaN
+            raise ValueError("a score is not from 0 to 1")
+        if not bool(((truth == 0) | (truth == 1)).all()):
+            raise ValueError("a class is neither 0 nor 1")
+    places = (found * bins).to(torch.int64).clamp(0, bins - 1)
+    kinds = [(truth == number).to(torch.float64) for number in (0, 1)]
     counts = torch.zeros(3, bins, dtype=torch.float64, device=found.device)
-    for row, values in enumerate((truth == 0, truth == 1, found)):
-        counts[row].scatter_add_(0, places, values.to(torch.float64))
+    counts = counts.scatter_add(1, places.expand(3, -1), torch.stack([*kinds, found]))
     return {_named(label, f"scores_{bins}"): counts}
 
 
@@ -117,7 +122,7 @@ def sum_errors(
     told, truth = told.to(torch.float64) / scale, truth.to(torch.float64) / scale
     gaps = told - truth
     sums = [truth.sum(), truth.square().sum(), gaps.square().sum(), gaps.abs().sum()]
-    rows = torch.tensor(float(len(truth)), dtype=torch.float64, device=truth.device)
+    rows = torch.ones_like(truth).sum()
     return {_named(label, "regression"): torch.stack([rows, *sums])}
 
 

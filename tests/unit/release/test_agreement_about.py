@@ -18,8 +18,7 @@ from sealift.release.agreement.explain import explain
 from sealift.release.agreement.holes import find_holes
 from sealift.release.agreement.signed import VerifiedAgreement, load_signed, save_signed
 from sealift.release.agreement.successors import own_part
-from sealift.train.job.settings import check_job
-from sealift.travel.settings import ServersSettings
+from sealift.train.job.settings import JobTable, check_job
 from tests.sim.decisions import serving
 from tests.worlds.consortium import OUTPUT, Consortium, make_consortium
 
@@ -119,9 +118,8 @@ def test_what_it_is_about_is_one_of_three_words(written: bytes) -> None:
 
 def serve_job(agreement: VerifiedAgreement) -> None:
     check_job(
-        SimpleNamespace(plan="serve", settings=None, servers=ServersSettings()),
-        agreement,
-    )  # type: ignore[arg-type]
+        JobTable(name="serves", agreement="-", bundle="-", plan="serve"), agreement
+    )
 
 
 def travel_job(agreement: VerifiedAgreement) -> None:

@@ -177,6 +177,7 @@ OTHER_WORDS = {
     (Agreement, "about"): "group",
     (Agreement, "rehearse"): Level.GPU_TEE,
     (OutputRule, "audience"): "owner",
+    (ReleaseRule, "recipe"): "graph",
     (Resource, "part"): "heldout",
 }
 

@@ -12,10 +12,12 @@ from dp_accounting.pld import PLDAccountant
 
 from sealift.codec import from_plain, to_plain
 from sealift.errors import MalformedError
+from sealift.ids import Digest
 from sealift.release.accountant import PrivateRound, spent_epsilon
 from sealift.release.agreement import Agreement, GroupRule, PrivacyBudget
 from sealift.release.agreement.code import measure_bundle
 from sealift.release.agreement.explain import explain
+from sealift.release.agreement.terms import GRAPH_WEIGHTS
 from sealift.release.agreement.training import PrivateSteps
 from tests.worlds.private import (
     OUTPUT_KEPT,
@@ -26,7 +28,9 @@ from tests.worlds.private import (
 )
 
 KEPT = private_consortium(budget_of(4)).agreement
-GRAPH = measure_bundle({"graph.json": b"{}"}, "graph.json")
+GRAPH = measure_bundle(
+    {"graph.json": b"{}"}, "graph.json", {GRAPH_WEIGHTS: Digest.of(b"")}
+)
 
 
 @pytest.mark.parametrize(

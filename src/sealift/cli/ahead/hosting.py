@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from sealift.cli.ahead import looks
@@ -31,17 +31,20 @@ from sealift.meet.declaration import (
     declaration_of,
     demand_dialable,
     invitations_for,
+    job_of,
     measures_of,
     try_recipe,
 )
+from sealift.meet.folder import BUNDLES
 from sealift.meet.invitation import HOST, Invitation
+from sealift.meet.proposal import proposed_graph
 from sealift.meet.state import MeetingState
 from sealift.meet.terms import Declaration, proposed_agreement
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.explain import explain
 from sealift.release.agreement.phrases import count
 from sealift.train.job.settings import parse_address, parse_job
-from sealift.train.loop.tasks import LOSS
+from sealift.train.loop.tasks import LOSS, Rehearsal
 from sealift.travel.settings import TrainingSettings
 
 STEPS: Final = 5  # of the rehearsal
@@ -49,27 +52,29 @@ STEPS: Final = 5  # of the rehearsal
 
 def dry_run(args: argparse.Namespace) -> int:
     """Say what would be; the exit code."""
-    hosting, checks = _Hosting(args), Checks()
-    checks.look("invited", hosting.invite)
-    checks.look("recipe", hosting.declare)
-    checks.look("step", hosting.rehearse)
-    checks.look("port", lambda: looks.look_at_port(parse_address(args.listen)))
-    checks.look("torch", looks.look_at_torch)
-    return show(hosting.said, checks)
+    with TemporaryDirectory() as folder:
+        hosting, checks = _Hosting(args, Path(folder) / BUNDLES["graph"]), Checks()
+        checks.look("invited", hosting.invite)
+        checks.look("recipe", hosting.declare)
+        checks.look("step", hosting.rehearse)
+        checks.look("graph", hosting.export)
+        checks.look("port", lambda: looks.look_at_port(parse_address(args.listen)))
+        checks.look("torch", looks.look_at_torch)
+        return show(hosting.said, checks)
 
 
 class _Hosting:
     """A meeting that is not called."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.args = args
+    def __init__(self, args: argparse.Namespace, graph: Path) -> None:
+        self.args, self._graph = args, graph
         self._identity = create_identity(HOST)  # forgotten when the command ends
         self._invited: list[Invitation] = []
-        self._declared: Declaration | None = None
         self._proposed: Agreement | None = None
         self._files: dict[str, bytes] = {}
         self._training = TrainingSettings()
-        self._step_s = 0.0
+        self._tried: Rehearsal | None = None
+        self._operations = 0
 
     @property
     def said(self) -> dict[str, Iterator[str]]:
@@ -103,21 +108,23 @@ class _Hosting:
         """What the recipe's folder says; raises as the command does."""
         if not self._invited:
             return Unknown("not checked: nobody is invited")
-        declared, files = declaration_of(
-            self.args.recipe, self._invited, self._identity, (LOSS,)
+        return self._declare((LOSS,), None).code.digest.to_text()
+
+    def _declare(self, measures: tuple[str, ...], graph: Path | None) -> Declaration:
+        declared, self._files = declaration_of(
+            self.args.recipe, self._invited, self._identity, measures, graph=graph
         )
+        self._proposed = proposed_agreement(declared, ())
         plain = parse_toml(declared.job.encode(), source="job.toml")
         self._training = parse_job(plain).training
-        self._declared, self._files = declared, files
-        self._proposed = proposed_agreement(declared, ())
-        return declared.code.digest.to_text()
+        return declared
 
     def rehearse(self) -> str:
         """Test the host's own recipe on random rows; raises as `sealift try`."""
-        if self._declared is None or find_spec("torch") is None:
+        if self._proposed is None or find_spec("torch") is None:
             return Unknown("not tested")
         schema = load_schema(self.args.recipe / "schema.toml")
-        tried = try_recipe(
+        self._tried = try_recipe(
             self.args.recipe,
             self._files,
             schema,
@@ -125,10 +132,24 @@ class _Hosting:
             steps=STEPS,
             tell=say,
         )
-        self._step_s = tried.step_s
-        output = replace(self._declared.output, metrics=measures_of(tried))
-        self._proposed = proposed_agreement(replace(self._declared, output=output), ())
+        self._declare(measures_of(self._tried), None)
         return f"{STEPS} steps on random rows"
+
+    def export(self) -> str:
+        """Write the recipe down as a graph, as the command would; raises as it does."""
+        if self._tried is None:
+            return Unknown("not tested")
+        names = [each.name for each in self._invited]
+        address = self.args.address or self.args.listen
+        job, folder = job_of(self.args.recipe, names, address), self._graph
+        counts = proposed_graph(
+            self.args.recipe, folder, job, self._tried, steps=STEPS, tell=say
+        )
+        if counts is None:
+            return "the recipe stays a program"
+        self._operations = sum(counts.values())
+        self._declare(measures_of(self._tried), folder)
+        return f"a graph of {self._operations:,} tensor operations"
 
     def _runs(self) -> Iterator[str]:
         yield f"{HOST}: the meeting, at {self.args.listen}, until all parties have signed"
@@ -143,10 +164,14 @@ class _Hosting:
         if self._proposed is not None:
             first = self._invited[0].name
             yield f"Each party reads this of itself; here as {first} is asked:"
-            yield from (e.text for e in explain(self._proposed, first, sealed=False))
+            said = explain(
+                self._proposed, first, sealed=False, operations=self._operations
+            )
+            yield from (each.text for each in said)
 
     def _work(self) -> Iterator[str]:
-        rows, step_s = self._training.batch_rows, self._step_s
+        rows = self._training.batch_rows
+        step_s = self._tried.step_s if self._tried is not None else 0.0
         yield (
             f"{count(self._training.epochs, 'epoch')}, in steps of {rows:,} rows, all owners in "
             "parallel; the number of rows is known when they have joined"

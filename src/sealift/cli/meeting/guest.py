@@ -92,6 +92,10 @@ def add_parser(subparsers: Any) -> None:
         help="sign without a question if the terms have this digest",
     )
     parser.add_flag(
+        "--only-graph",
+        "refuse a recipe that is a program, and let your keys go for a graph alone",
+    )
+    parser.add_flag(
         "--stay",
         "take part in the host's next runs, too, as far as the signed agreement allows them",
     )

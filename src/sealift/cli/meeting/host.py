@@ -34,19 +34,30 @@ from sealift.meet.declaration import (
     declaration_of,
     demand_dialable,
     invitations_for,
+    job_of,
     measures_of,
     read_recipe,
-    training_of,
     try_recipe,
 )
-from sealift.meet.folder import PartyFolder
+from sealift.meet.folder import BUNDLES, PartyFolder
 from sealift.meet.host import Host
 from sealift.meet.invitation import HOST
 from sealift.meet.messages import Run
+from sealift.meet.proposal import (
+    graph_digest,
+    proposed_graph,
+    read_note,
+)
 from sealift.meet.question import DepartureLines
 from sealift.meet.runs import MODEL_NAME, MeetingRun, chosen_run, read_run
 from sealift.meet.state import MeetingState
-from sealift.release.agreement.code import find_assets, measure_assets, measure_bundle
+from sealift.release.agreement import Agreement
+from sealift.release.agreement.code import (
+    find_assets,
+    measure_assets,
+    measure_bundle,
+    read_bundle,
+)
 from sealift.release.agreement.signed import (
     SignedAgreement,
     load_signed,
@@ -113,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
     """Meet, train, open; the exit code."""
     desk = attend(args, owner=False)
     place = open_folder(Path.cwd(), HOST, ask=args.passphrase, desk=desk)
-    metrics = _try_first(args, place)
+    metrics, graph = _try_first(args, place)
     chosen = None
     if place["agreement.json"].exists():
         chosen = chosen_run(args.recipe, place)
@@ -127,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
         )
     book = _open_book(args, place)
     with closing(book):
-        host = _declare(args, book, place, metrics)
+        host = _declare(args, book, place, metrics, graph)
         chosen = chosen or MeetingRun(1, host.declaration.job)
         with view_beside(place.folder, chosen.job.name, wanted=args.view):
             if chosen.number == 1:
@@ -162,42 +173,43 @@ def _open_model(place: PartyFolder, run: MeetingRun) -> int:
     return 0
 
 
-def _try_first(args: argparse.Namespace, place: PartyFolder) -> tuple[str, ...]:
+def _try_first(
+    args: argparse.Namespace, place: PartyFolder
+) -> tuple[tuple[str, ...], Path | None]:
     """What is wrong with the recipe is said before anybody is invited, or signs.
 
     Returns:
-        Names of what it measures; none while nobody is invited.
+        Names of what it measures; none while nobody is invited. The folder with the recipe
+        as a graph; None where its program is what the parties get.
 
     Raises:
         PolicyError: ``recipe-signed``: it is not the one that all have signed.
-        SealiftError: as ``read_recipe`` and ``try_recipe``.
+        SealiftError: as ``read_recipe``, ``try_recipe`` and ``proposed_graph``.
     """
     files, schema = read_recipe(args.recipe)
-    assets = measure_assets(args.recipe)
-    signed = None
     if place["agreement.json"].exists():
         signed = load_signed(place["agreement.json"]).agreement
-        if measure_bundle(files, "recipe.py", assets).digest != signed.code.digest:
-            raise PolicyError(
-                "the recipe is not the one that all parties signed",
-                why=f"{args.recipe} was changed after that",
-                code="recipe-signed",
-            )
-    place.require_own({}, files, {})
-    place.require_own_assets(assets, {})
-    if signed is not None:
-        return signed.output_rule.metrics
+        graph = _require_signed(args, place, files, signed)
+        return signed.output_rule.metrics, graph
     names = _demand_names(args)
     if place["meeting.db"].exists():
         with closing(MeetingState.open(place["meeting.db"])) as book:
             names = [each.name for each in book.seats()]
     if not names:
-        return ()
-    training = training_of(args.recipe, names, args.address or args.listen)
+        _require_free(place, args.recipe)
+        return (), None
+    job = job_of(args.recipe, names, args.address or args.listen)
+    if job.recipe == "code":
+        _require_free(place, args.recipe)
     say("testing the recipe on random rows, for two steps")
     tried = try_recipe(
-        args.recipe, files, schema, training, steps=TRIED_STEPS, tell=say
+        args.recipe, files, schema, job.training, steps=TRIED_STEPS, tell=say
     )
+    graph = None
+    folder = place[BUNDLES["graph"]]
+    if proposed_graph(args.recipe, folder, job, tried, steps=TRIED_STEPS, tell=say):
+        graph, place.kind = folder, "graph"
+    _require_free(place, graph or args.recipe)
     metrics = measures_of(tried)
     say(f"each owner's agreement will list what it measures: {', '.join(metrics)}")
     if ACCURACY in metrics and not any(map(tally_of, metrics)):
@@ -206,7 +218,45 @@ def _try_first(args: argparse.Namespace, place: PartyFolder) -> tuple[str, ...]:
             "it is to name the most frequent class always; measures.count_classes gives them "
             "(spec/recipe.md, section Measures)"
         )
-    return metrics
+    return metrics, graph
+
+
+def _require_signed(
+    args: argparse.Namespace,
+    place: PartyFolder,
+    files: dict[str, bytes],
+    signed: Agreement,
+) -> Path | None:
+    """The recipe is what all have signed, or what that was made from; the graph's folder.
+
+    Raises:
+        PolicyError: ``recipe-signed``.
+    """
+    source = measure_bundle(files, "recipe.py", measure_assets(args.recipe)).digest
+    graph, found = None, source
+    place.kind = signed.code.kind
+    if place.kind == "graph":
+        graph, note = place.recipe, read_note(place.recipe)
+        same = note is not None and note.recipe == source
+        found = graph_digest(graph) if same else source
+    if found != signed.code.digest:
+        raise PolicyError(
+            "the recipe is not the one that all parties signed",
+            why=f"{args.recipe} was changed after that",
+            code="recipe-signed",
+        )
+    _require_free(place, graph or args.recipe)
+    return graph
+
+
+def _require_free(place: PartyFolder, offered: Path) -> None:
+    """In the folder of what the parties get lies nothing else.
+
+    Raises:
+        UsageError: ``file-in-the-way``.
+    """
+    place.require_own({}, read_bundle(offered), {})
+    place.require_own_assets(measure_assets(offered), {})
 
 
 def _open_book(args: argparse.Namespace, place: PartyFolder) -> MeetingState:
@@ -311,6 +361,7 @@ def _declare(
     book: MeetingState,
     place: PartyFolder,
     metrics: tuple[str, ...],
+    graph: Path | None,
 ) -> Host:
     """What the recipe's folder says, as a declaration; the book is told.
 
@@ -320,10 +371,10 @@ def _declare(
     first = read_run(place, 1) if place["agreement.json"].exists() else None
     job = first.text if first is not None else ""
     declaration, files = declaration_of(
-        args.recipe, invited, identity, metrics, job=job
+        args.recipe, invited, identity, metrics, job=job, graph=graph
     )
     book.declare(declaration.digest)
-    assets = find_assets(args.recipe)
+    assets = find_assets(graph or args.recipe)
     return Host(book, declaration, files, identity, wall_clock, assets=assets)
 
 
@@ -477,7 +528,7 @@ def _write(place: PartyFolder, host: Host, signed: SignedAgreement) -> None:
 
 def _put_beside(asset: Path, place: PartyFolder, name: str) -> None:
     """A recipe's asset in the folder of the signed code; a second name where that can be."""
-    path = place["recipe"] / name
+    path = place.recipe / name
     if path.exists():
         return  # it was compared as the command began
     make_folder(path.parent)

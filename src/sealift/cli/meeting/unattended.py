@@ -12,7 +12,7 @@ import atexit
 import os
 import sys
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,8 +73,9 @@ def attend(args: argparse.Namespace, *, owner: bool) -> Unattended:
     given = OwnerAnswers()
     if owner:
         given = OwnerAnswers(args.compare_if, args.sign_if, args.decline, args.allow)
+    only_graph: bool = owner and args.only_graph  # a rule, and so no answer
     if args.no_terminal is None:
-        return Unattended(answers=given)
+        return Unattended(answers=replace(given, only_graph=only_graph))
     if args.passphrase or given not in (OwnerAnswers(), OwnerAnswers(allow=[])):
         raise UsageError(
             "an option answers what --no-terminal answers, too",
@@ -89,6 +90,7 @@ def attend(args: argparse.Namespace, *, owner: bool) -> Unattended:
         found.get("decline", False),
         found.get("allow", []),
         file=args.no_terminal.name if owner else "",
+        only_graph=only_graph,
         send_texts=None if texts is None else tuple(texts),
     )
     return Unattended(

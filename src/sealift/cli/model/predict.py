@@ -15,6 +15,7 @@ from sealift.cli.data import add_source_options, source_options
 from sealift.cli.judging import add_judging_arguments, load_equipped
 from sealift.codec import to_plain
 from sealift.errors import JobError, UsageError, visible
+from sealift.meet.folder import BUNDLES
 from sealift.release.files import read_whole
 
 MAX_SECONDS = 7 * 86_400.0
@@ -50,7 +51,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_path(
         "--bundle",
         metavar="DIR",
-        help="the recipe that trained the model; default: recipe beside the model",
+        help="the recipe that trained the model; default: recipe, or graph, beside the model",
     )
     parser.add_file("--agreement", help="the signed agreement; needed for a server")
     parser.add_argument(
@@ -187,7 +188,7 @@ def _predict_here(args: argparse.Namespace, path: Path) -> int:
         found = predict_table(
             facts,
             read_whole(path, MAX_MODEL_BYTES),
-            args.bundle or path.parent / "recipe",
+            args.bundle or path.parent / BUNDLES[facts.code.kind],
             columns,
             inputs,
             text=sys.stderr,

@@ -125,11 +125,11 @@ def _parameters(job: Path) -> dict[str, Any]:
     Raises:
         MalformedError: ``bad-field``, ``bad-parameter``.
     """
-    from sealift.train.job.settings import parameters_of
+    from sealift.train.job.settings import training_of
 
     if not job.is_file():
         return {}
-    return parameters_of(parse_toml(job.read_bytes(), source=job.name))
+    return training_of(parse_toml(job.read_bytes(), source=job.name)).parameters
 
 
 def _subject(

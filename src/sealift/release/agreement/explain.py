@@ -48,6 +48,7 @@ from sealift.release.agreement.phrases import (
     cargo_promise,
     count,
     say_budget,
+    say_code,
     say_every,
     say_list,
     say_parameter,
@@ -130,11 +131,13 @@ class _Subject:
     Attributes:
         asked: The party, which is called "you"; empty for everybody.
         sealed: Whether the tables are sealed, so that their rows are counted.
+        operations: Of the recipe, if it is a graph that was read; else 0.
     """
 
     agreement: Agreement
     asked: str
     sealed: bool
+    operations: int
 
     def names(self, parties: Iterable[str]) -> str:
         """``you, bern and cleo``; the party that is asked first."""
@@ -185,7 +188,7 @@ class _Subject:
 
 
 def explain(
-    agreement: Agreement, asked: str = "", *, sealed: bool = True
+    agreement: Agreement, asked: str = "", *, sealed: bool = True, operations: int = 0
 ) -> tuple[Sentence, ...]:
     """Every sentence of a document, the most important ones first.
 
@@ -193,8 +196,9 @@ def explain(
         agreement: As it is signed, or as it would be.
         asked: The party that is asked to sign it, which is called "you"; empty for all.
         sealed: False where tables are not sealed yet, so that nobody knows their rows.
+        operations: Of the graph whose digest the document has, where it was read.
     """
-    subject = _Subject(agreement, asked, sealed)
+    subject = _Subject(agreement, asked, sealed, operations)
     tellers = dict.fromkeys(
         tell for fields in TABLE.values() for tell in fields.values() if callable(tell)
     )
@@ -509,19 +513,13 @@ def _values(value: Any) -> str:
 
 
 def _tell_code(subject: _Subject) -> Iterator[Sentence]:
-    code = subject.agreement.code
-    text = (
-        f"The code has {count(len(code.files), 'file')} and the digest {code.digest}; it starts in "
-        f"{quote_foreign(code.entry)}. Read it (`sealift agreement show --code`; at a meeting, the folder recipe)"
-    )
-    if subject.agreement.about != "group":
-        text += (
-            ": it decides what the model stores of rows. It runs in a "
-            "sandbox, without network, files and other processes"
-        )
-        if Level.DEVELOPMENT in subject.agreement.accept:
-            text += "; a machine without a sandbox runs it unconfined"
-    yield Sentence(_COMPUTES, f"{text}.")
+    agreement, machine = subject.agreement, "the machine that computes"
+    if agreement.rows_at_home:
+        machine = "your machine" if subject.asks_owner else "each owner's machine"
+    writers = [each.name for each in agreement.parties if "code_owner" in each.roles]
+    whose = subject.names(writers) or "another party"
+    for text in say_code(agreement, machine, whose, subject.operations):
+        yield Sentence(_COMPUTES, text)
 
 
 def _tell_settings(subject: _Subject) -> Iterator[Sentence]:
@@ -614,6 +612,7 @@ def _say_rule(resource: Resource, agreement: Agreement) -> str:
     start, end = rule.not_before, rule.not_after
     since = f" from {say_local_time(start)} on" if start is not None else ""
     until = f" until {say_local_time(end)}" if end is not None else ""
+    graphs = ", and only if the recipe is a graph" * (rule.recipe == "graph")
     ends = "Without a lease it stays valid after its owner leaves, until the run ends."
     if lease:
         ends = (
@@ -623,7 +622,7 @@ def _say_rule(resource: Resource, agreement: Agreement) -> str:
     return (
         "Its key is released to a machine that proves level "
         f"{say_list(resource.accepted(agreement.accept), 'or')} with this code, "
-        f"{uses}{since}{until}, for {say_list(resource.purposes) or 'serving'}. {ends}"
+        f"{uses}{since}{until}, for {say_list(resource.purposes) or 'serving'}{graphs}. {ends}"
     )
 
 
@@ -761,7 +760,7 @@ TABLE: Final[dict[type[Any], dict[str, _Tell | str]]] = {
     },
     ReleaseRule: {
         **_named("accept purposes max_uses not_before not_after", _tell_tables),
-        **_named("lease_s heartbeat_s", _tell_tables),
+        **_named("lease_s heartbeat_s recipe", _tell_tables),
         "privacy": _PART,
     },
     PrivacyBudget: _named("epsilon delta unit", _tell_privacy),

@@ -7,14 +7,51 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final, Literal
 
+from sealift.attest.level import Level
 from sealift.codec import MAX_INTEGER
 from sealift.errors import quote_foreign
-from sealift.release.agreement import Between, GroupRule, PrivacyBudget
+from sealift.release.agreement import Agreement, Between, GroupRule, PrivacyBudget
 from sealift.release.agreement.training import ParameterRule, TrainingRule
 
 BAR: Final = 20  # characters
 FLOOR_ROWS: Final = 16  # of an owner's own program (``holes``)
 Few = Literal["round-updates", "step-updates"] | None
+
+
+def say_code(
+    agreement: Agreement, machine: str, whose: str, operations: int
+) -> Iterator[str]:
+    """What of the recipe's author runs on another party's machine, and where to read it.
+
+    Args:
+        agreement: With the code.
+        machine: Where it runs, in words.
+        whose: The recipe's author, in words.
+        operations: Of a graph; 0 where nobody counted them.
+    """
+    code, bare = agreement.code, Level.DEVELOPMENT in agreement.accept
+    listed = (
+        f"{count(len(code.files), 'file')} and the digest {code.digest}; it starts in "
+        f"{quote_foreign(code.entry)}"
+    )
+    read = "Read it (`sealift agreement show --code`; at a meeting, the folder recipe)"
+    if agreement.about == "group":
+        yield f"The code has {listed}. {read}."
+    elif code.kind == "graph":
+        yield (
+            f"No program of {whose} runs on {machine}: the recipe is a graph, a list of "
+            f"{f'{operations:,} ' if operations else ''}tensor operations, and Sealift computes them "
+            "(`sealift recipe show` prints them). They decide what the model stores of rows. They are computed in "
+            "a sandbox, without network, files and other processes"
+            f"{'; a machine without a sandbox computes them unconfined' * bare}."
+        )
+        yield f"The graph has {listed}."
+    else:
+        yield (
+            f"A program of {whose} runs on {machine}, in a sandbox, without network, files and other processes"
+            f"{'; a machine without a sandbox runs it unconfined' * bare}. It decides what the model stores of rows."
+        )
+        yield f"The code has {listed}. {read}."
 
 
 def say_range(allowed: Between, noun: str = "") -> str:

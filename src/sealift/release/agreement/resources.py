@@ -69,6 +69,8 @@ class ReleaseRule:
         heartbeat_s: How often fresh evidence is due within a lease, in seconds: work
             pauses without it.
         privacy: The most that may ever be spent on its rows; None bounds nothing.
+        recipe: ``graph``: no program of another party may run on its rows, so that an
+            agreement about a code recipe cannot have it.
     """
 
     accept: tuple[Level, ...] = ()
@@ -79,6 +81,7 @@ class ReleaseRule:
     lease_s: float | None = None
     heartbeat_s: float | None = None
     privacy: PrivacyBudget | None = None
+    recipe: Literal["any", "graph"] = "any"
 
     def __post_init__(self) -> None:
         require_distinct(self.accept, "accept")

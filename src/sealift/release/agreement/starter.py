@@ -173,6 +173,7 @@ card = {_text(path)}
 max_uses = {self.max_uses}             # how often its key may be released in total; 0: no limit
 not_after = {_text(self._not_after)}
 # accept = ["gpu-tee"]    # only some of the levels that the agreement accepts
+# recipe = "graph"        # only with a recipe that is a graph, and no program
 {purposes}{self._lease()}"""
 
     def _lease(self) -> str:

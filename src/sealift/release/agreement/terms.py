@@ -104,6 +104,15 @@ def servers_not_apart(why: str) -> PolicyError:
     )
 
 
+def code_refused(owner: str) -> PolicyError:
+    """The error for a recipe that is a program, where an owner's rule allows graphs alone."""
+    return PolicyError(
+        f"the recipe is a program, and {owner} allows only graphs",
+        why='its rule says recipe = "graph"',
+        code="code-recipe",
+    )
+
+
 PartyRole = Literal[
     "data_owner", "model_owner", "code_owner", "operator", "share_server"
 ]
@@ -220,6 +229,10 @@ class Board:
 
 
 BUNDLE_LABEL: Final = "sealift v1 code bundle"
+RecipeKind = Literal["graph", "code"]
+GRAPH_ENTRY: Final = "graph.json"
+GRAPH_WEIGHTS: Final = "assets/weights.safetensors"
+GRAPH_FILES: Final = frozenset({GRAPH_ENTRY, GRAPH_WEIGHTS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +241,8 @@ class CodeBundle:
 
     Attributes:
         digest: ``bundle_digest(files)``.
-        entry: Path of the recipe inside the bundle.
+        entry: Path of the recipe inside the bundle; ``graph.json`` is a graph, whose
+            bundle has no other file than that and its weights.
         files: Digest by path, ``/`` between the parts.
     """
 
@@ -247,6 +261,19 @@ class CodeBundle:
             raise inconsistent("is not a file of the code bundle", "entry")
         if self.digest != bundle_digest(self.files):
             raise inconsistent("is not the digest of the files", "digest")
+        if self.kind == "graph" and self.files.keys() != GRAPH_FILES:
+            other = sorted(self.files.keys() ^ GRAPH_FILES)[0]
+            raise MalformedError(
+                "the recipe is called a graph, and its files are not those of a graph",
+                why=f"{other[:200]} is "
+                + ("missing" if other in GRAPH_FILES else "no part of a graph"),
+                code="graph-files",
+            )
+
+    @property
+    def kind(self) -> RecipeKind:
+        """``graph`` where no program is in the bundle; it follows from the signed entry."""
+        return "graph" if self.entry == GRAPH_ENTRY else "code"
 
 
 def bundle_digest(files: dict[str, Digest]) -> Digest:

@@ -36,6 +36,7 @@ from sealift.release.agreement.terms import (
     PartyRole,
     References,
     ServersRule,
+    code_refused,
     inconsistent,
     require_distinct,
     require_now,
@@ -47,7 +48,6 @@ from sealift.release.agreement.training import TrainingRule
 
 MAX_PARTIES: Final = 64
 VERSION: Final = 3
-GRAPH: Final = "graph.json"  # the entry of a recipe that is no program
 About = Literal["train", "serve", "group"]
 # What each is called, and the parts that its resources may be of.
 _SUBJECTS: Final[dict[About, tuple[str, tuple[Part, ...]]]] = {
@@ -337,6 +337,8 @@ class Agreement:
                     raise inconsistent(
                         f"names {level}, which the agreement does not accept", field
                     )
+            if entry.rule.recipe == "graph" and self.code.kind == "code":
+                raise code_refused(entry.owner)
         for index, party in enumerate(self.parties):
             if "data_owner" in party.roles and not self.resources_of(party.name):
                 raise inconsistent(
@@ -446,8 +448,7 @@ class Agreement:
             return "its training settings have no [privacy], so nothing gets noise"
         if training.plans != ("ddp",) or not self.rows_at_home:
             return 'only plans = ["ddp"] with rows = "owner" is counted at owners\' brokers'
-        is_graph = self.code.entry == GRAPH
-        if not (is_graph or training.privacy_trusts_code):
+        if not (self.code.kind == "graph" or training.privacy_trusts_code):
             return (
                 "its recipe is code, which could let out more than the noisy sums; a graph "
                 "recipe cannot, and privacy_trusts_code = true says that the code is trusted"

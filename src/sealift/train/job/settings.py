@@ -22,15 +22,15 @@ from pydantic import (
 
 from sealift.attest.level import Level
 from sealift.codec import decode, parse_toml
-from sealift.errors import MalformedError, UsageError, nearest
+from sealift.errors import MalformedError, PolicyError, UsageError, nearest
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement
-from sealift.release.agreement.terms import servers_not_apart
-from sealift.release.agreement.training import (
-    Parameter,
-    PrivateSteps,
-    check_parameters,
+from sealift.release.agreement.terms import (
+    CodeBundle,
+    RecipeKind,
+    servers_not_apart,
 )
+from sealift.release.agreement.training import PrivateSteps, check_parameters
 from sealift.release.files import read_whole
 from sealift.train.plans import PLANS, PlanName
 from sealift.travel.settings import (
@@ -89,6 +89,7 @@ class JobTable(_Strict):
         bundle: Path of the code bundle's folder, relative to the file.
         output: Path of the folder that gets the results, relative to the file.
         orchestrator: ``host:port`` that every role dials.
+        recipe: What the agreed recipe must be: a ``graph``, or ``code``; None: either.
         agreed: Ranges that later runs may set; ``sealift host`` alone reads them, and
             what is signed stands in the agreement.
     """
@@ -99,6 +100,7 @@ class JobTable(_Strict):
     bundle: str
     output: str = "run"
     orchestrator: str = "127.0.0.1:7410"
+    recipe: RecipeKind | None = None
     training: TrainingSettings = TrainingSettings()
     travel: TravelSettings = TravelSettings()
     run: RunSettings = RunSettings()
@@ -125,6 +127,20 @@ class JobTable(_Strict):
         """Host and port that the other roles dial: the orchestrator's, or the server's."""
         serves = PLANS[self.plan].about == "serve"
         return parse_address(self.serving.listen if serves else self.orchestrator)
+
+    def require_recipe(self, agreed: CodeBundle) -> None:
+        """Refuse a recipe of another kind than this file names.
+
+        Raises:
+            PolicyError: ``recipe-kind``.
+        """
+        if self.recipe not in (None, agreed.kind):
+            raise PolicyError(
+                f'the job says recipe = "{self.recipe}", and the recipe is '
+                + ("a graph" if agreed.kind == "graph" else "a program"),
+                why=f"the agreement names {agreed.entry[:200]!r}",
+                code="recipe-kind",
+            )
 
 
 def read_job(path: Path) -> JobTable:
@@ -174,15 +190,15 @@ def parse_job(plain: dict[str, Any], *, name: str = "job") -> JobTable:
         ) from None
 
 
-def parameters_of(plain: dict[str, Any]) -> dict[str, Parameter]:
-    """``[parameters]`` of a job that may lack everything else.
+def training_of(plain: dict[str, Any]) -> TrainingSettings:
+    """``[training]`` and ``[parameters]`` of a job that may lack everything else.
 
     Raises:
         MalformedError: ``bad-field``, ``bad-parameter``.
     """
     job = {"name": "job", "agreement": "-", "bundle": "-"}
-    given = {"parameters": plain["parameters"]} if "parameters" in plain else {}
-    return parse_job(job | given).training.parameters
+    given = {name: plain[name] for name in ("training", "parameters") if name in plain}
+    return parse_job(job | given).training
 
 
 def _with_parameters(plain: dict[str, Any], name: str) -> dict[str, Any]:
@@ -265,12 +281,13 @@ def check_job(job: JobTable, agreement: VerifiedAgreement) -> None:
             the other way round.
         UsageError: code ``buffer-too-small``, if a row does not fit the buffer.
         PolicyError: if it asks for longer leases, more buffers or mixed cargo than
-            agreed, or reads what an owner has not signed for.
+            agreed, or reads what an owner has not signed for; ``recipe-kind``.
     """
     agreement.require_owners_signed()
     plan = PLANS[job.plan]
     agreement.agreement.require_about(plan.about, f"the job's plan is {plan.name}")
     plan.check_terms(job.settings, agreement.agreement)
+    job.require_recipe(agreement.agreement.code)
     if any(job.servers.addresses.values()):
         check_servers(job.servers, agreement.agreement)
 

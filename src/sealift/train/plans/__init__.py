@@ -85,7 +85,6 @@ def _check_training(
         raise PolicyError(
             f"the job has a section [privacy], and its plan is {plan}",
             why="this version does not add noise in this plan",
-            fix="Remove the section [privacy]",
             code="privacy-not-enforced",
         )
     training, travel = settings.training, settings.travel

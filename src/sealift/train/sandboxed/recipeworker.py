@@ -29,12 +29,10 @@ import random  # noqa: TID251 - put back, not drawn from
 import socket
 import sys
 import threading
-import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -44,7 +42,6 @@ from sealift import recipes
 from sealift.channel.cuda.bindings import driver_bindings
 from sealift.channel.device.device import DeviceTensor
 from sealift.data.loader.rowtensors import batch_from_rows
-from sealift.data.schema.document import schema_from_plain
 from sealift.errors import (
     PeerError,
     SealiftError,
@@ -57,7 +54,7 @@ from sealift.train.loop.buckets import Bucket, Trained
 from sealift.train.loop.faults import Fault, describe, machine_failed, unfit
 from sealift.train.loop.held import read_of
 from sealift.train.loop.states import TrainingState, parse_tensors
-from sealift.train.loop.tasks import Rehearsal, TaskDone, TaskInputs
+from sealift.train.loop.tasks import TaskDone, TaskInputs
 from sealift.train.output.modelform import Fields, form_from_plain
 from sealift.train.sandbox import seccomp
 from sealift.train.sandbox.confine import Confinement, confine_worker, keep_descriptors
@@ -77,12 +74,11 @@ from sealift.train.sandboxed.placement import DevicePlacement
 from sealift.train.sandboxed.recipe import (
     Containment,
     describe_answer,
-    let_through,
     pack_answer,
 )
-from sealift.train.sandboxed.rehearsal import Asked, rehearse
 from sealift.train.sandboxed.shelf import AreaShelf
 from sealift.train.sandboxed.torchstate import as_tensors, carried_tensors
+from sealift.train.sandboxed.trying import TriedRecipe
 from sealift.train.worker.bundle import LENGTH_BYTES, assets_at
 from sealift.train.worker.messages import (
     AddUp,
@@ -97,7 +93,6 @@ from sealift.train.worker.messages import (
     ServeStep,
     StandbyOrder,
     TaskMetrics,
-    TrialFailed,
     TrialOrder,
     WorkerReady,
     begun_states,
@@ -111,9 +106,6 @@ from sealift.train.worker.process import (
     StartWorker,
     receive_with,
 )
-
-MAX_TRACEBACK: Final = 60_000  # characters
-MAX_CAUSES: Final = 20
 
 
 def close_others(kept: int) -> None:
@@ -224,7 +216,8 @@ def run_worker(
         if isinstance(order, ServeOrder):
             work = ServedModel(order, parent, files)
         elif isinstance(order, TrialOrder):
-            work = TriedRecipe(order, parent, files)
+            (bundle,) = files
+            work = TriedRecipe(order, parent, _bundle_files(bundle, order.bundle))
         elif isinstance(order, StandbyOrder):
             bundle, window, *shared = files
             more = (window, *shared)
@@ -515,71 +508,6 @@ def as_it_was() -> Iterator[None]:
         torch.cuda.manual_seed_all(torch.default_generator.initial_seed())
         gc.collect()  # a model may lie in a cycle, and with it memory that a task needs
         torch.cuda.empty_cache()
-
-
-class TriedRecipe:
-    """A recipe on synthetic rows: all that it says may be shown.
-
-    Args:
-        order: What to try.
-        parent: Is told how it went.
-        files: Descriptor of the bundle.
-    """
-
-    def __init__(
-        self, order: TrialOrder, parent: WorkerEnd, files: Sequence[int]
-    ) -> None:
-        (bundle,) = files
-        self._order, self._parent = order, parent
-        self._files = _bundle_files(bundle, order.bundle)
-
-    def do(self) -> None:
-        """Try it, and say how it went."""
-        answer: object
-        doing = [""]
-        try:
-            answer = self._try(doing.append)
-        except SealiftError as error:
-            answer = describe(error)
-        except BaseException as error:  # sys.exit() included
-            answer = _failed(error, doing[-1])
-        self._parent.answer(answer)
-
-    def _try(self, begin: Callable[[str], None]) -> Rehearsal:
-        order, asked = self._order, None
-        if order.inputs:
-            schemas = schema_from_plain(order.inputs), schema_from_plain(order.outputs)
-            asked = Asked(*schemas)
-        found = rehearse(
-            load_recipe(self._files, order.entry, guard=let_through),
-            schema_from_plain(order.schema),
-            order.settings,
-            rows=order.rows,
-            steps=order.steps,
-            clock=time.perf_counter,
-            asked=asked,
-            begin=begin,
-        )
-        finite = {n: each for n, each in found.metrics.items() if math.isfinite(each)}
-        return replace(found, metrics=finite)
-
-
-def _failed(error: BaseException, doing: str) -> TrialFailed:
-    text = "".join(traceback.format_exception(error))[-MAX_TRACEBACK:]
-    kind = type(error).__name__
-    return TrialFailed(type=kind, doing=doing, text=text, file=_file_behind(error))
-
-
-def _file_behind(error: BaseException | None) -> str:
-    """What could not be opened; a library may have raised an error of its own about it."""
-    for _ in range(MAX_CAUSES):
-        if error is None:
-            break
-        if isinstance(error, OSError) and isinstance(error.filename, str | bytes):
-            return os.fsdecode(error.filename)
-        hidden = error.__suppress_context__  # "from None": it is about something else
-        error = error.__cause__ or (None if hidden else error.__context__)
-    return ""
 
 
 def _read_given(order: Assignment, given: Sequence[memoryview]) -> TaskInputs:

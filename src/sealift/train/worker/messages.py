@@ -25,7 +25,14 @@ from sealift.train.loop.faults import Fault, believable
 from sealift.train.loop.held import PAGE_BYTES, Content, Held, part_of, read_of
 from sealift.train.loop.states import MAX_TREE_BYTES, TrainingState, check_state
 from sealift.train.loop.statistics import MAX_SUMS_BYTES, check_sums
-from sealift.train.loop.tasks import LOSS, SliceTask, TaskDone, TaskInputs, TaskParent
+from sealift.train.loop.tasks import (
+    LOSS,
+    Rehearsal,
+    SliceTask,
+    TaskDone,
+    TaskInputs,
+    TaskParent,
+)
 from sealift.train.worker.products import BeginStep, ProductAnswers, Settle
 from sealift.travel.settings import TrainingSettings
 
@@ -228,6 +235,7 @@ class TrialOrder:
         schema: Of the rows, in its plain form.
         inputs: Schema of what the model is asked when it is served; empty for nothing.
         outputs: Schema of its answers.
+        export: Whether it is written down as a graph first, which is then what is tried.
     """
 
     entry: str
@@ -238,6 +246,7 @@ class TrialOrder:
     steps: int
     inputs: dict[str, Any]
     outputs: dict[str, Any]
+    export: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +264,32 @@ class TrialFailed:
     doing: str
     text: str
     file: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """The graph lies in the area, and behind it its weights.
+
+    Attributes:
+        graph: Bytes of it.
+        weights: Bytes of them.
+        tried: How the graph did on synthetic rows.
+    """
+
+    graph: int
+    weights: int
+    tried: Rehearsal
+
+
+@dataclass(frozen=True, slots=True)
+class NotExported:
+    """The recipe cannot be a graph.
+
+    Attributes:
+        why: In which line, and for what.
+    """
+
+    why: str
 
 
 BUFFERED: Final = (Handed, AddUp, Forward, Backward)
