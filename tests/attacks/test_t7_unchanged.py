@@ -32,8 +32,6 @@ from tests.unit.train.joints import cargo, joint
 from tests.unit.train.recipes import PLAIN, SETTINGS
 from tests.unit.train.test_joint import PREPARING
 
-Damage = Callable[[Trainer], None]
-
 
 def flip(raw: bytes, bit: int) -> bytes:
     changed = bytearray(raw)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -113,9 +114,9 @@ class CodeReader:
                 yield from literals(ast.Constant(self.constants[part.id]))
 
 
-def trees() -> Iterator[ast.Module]:
-    for path in SOURCE.rglob("*.py"):
-        yield ast.parse(path.read_text())
+@functools.cache
+def trees() -> list[ast.Module]:
+    return [ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")]
 
 
 def fixes_in(tree: ast.AST) -> Iterator[tuple[str, str]]:
@@ -129,7 +130,7 @@ def fixes_in(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def test_every_code_is_explained() -> None:
-    everything = [*trees()]
+    everything = trees()
     reader = CodeReader(everything)
     found = {code for tree in everything for code in reader.codes_in(tree)}
     found |= {code for tree in everything for code in codes_in(tree)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from fnmatch import filter as matching
 from pathlib import Path
@@ -35,13 +36,14 @@ def test_files_are_there(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_tests_are_there(page: Path) -> None:
     words = {each for each in named(page) if re.fullmatch(r"test_[\w*]+", each)}
-    found = "\n".join(
-        path.read_text("utf-8") for path in (ROOT / "tests").rglob("*.py")
-    )
-    lost = [
-        e for e in sorted(words) if not matching(TESTS, e) and f"def {e}(" not in found
-    ]
-    assert lost == []
+    lost = words - functions()
+    assert [each for each in sorted(lost) if not matching(TESTS, each)] == []
+
+
+@functools.cache
+def functions() -> set[str]:
+    texts = (path.read_text("utf-8") for path in (ROOT / "tests").rglob("*.py"))
+    return {name for text in texts for name in re.findall(r"def (test_\w+)\(", text)}
 
 
 def test_rules_are_there() -> None:

@@ -45,7 +45,7 @@ def made_once(name: str, make: Callable[[Path], object]) -> Path:
     """The folder that the first test process that wants it made; others wait for it."""
     folder = Path(tempfile.gettempdir(), SHARED, name)
     made = folder.with_name(f".{name}.made")
-    with open(folder.parent / ".lock", "w") as lock:
+    with open(folder.with_name(f".{name}.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():
             shutil.rmtree(folder, ignore_errors=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from sealift.attest import ReferenceValues
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
@@ -45,11 +43,6 @@ def references_of(report: TdReport) -> ReferenceValues:
             features=features_of(report),
         )
     )
-
-
-def with_tdx(references: ReferenceValues, **changes: object) -> ReferenceValues:
-    assert references.tdx is not None
-    return replace(references, tdx=replace(references.tdx, **changes))  # type: ignore[arg-type]
 
 
 def evidence_of(
