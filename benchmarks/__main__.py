@@ -30,6 +30,7 @@ BENCHES: Final = {
     "loader": "sealed batches beside a plain DataLoader over the same arrays",
     "outsource": "products on three untrusted servers beside fp32 and the published way; "
     "SEALIFT_CIFAR10 may name the folder of its images",
+    "privacy": "accuracy of private steps at several budgets, beside none",
     "release": "keys by proof: a quote and a session each, many at once, renewal, loss",
     "travel": "visits beside shipping the data or the model, at several link rates",
 }

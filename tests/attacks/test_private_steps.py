@@ -29,6 +29,7 @@ from sealift.collective.announcement import Algorithm, Reduction
 from sealift.collective.masked import MaskedSums
 from sealift.data.loader.rowtensors import column_views
 from sealift.data.schema.document import parse_schema
+from sealift.release.accountant import PrivateRound, spent_epsilon
 from sealift.release.agreement.sums import SumEncoding
 from sealift.release.agreement.training import PrivateSteps
 from sealift.train.loop.tasks import SliceId
@@ -123,14 +124,14 @@ def increments(members: Tensor, terms: PrivateSteps) -> list[Tensor]:
 
 
 def accounted(terms: PrivateSteps, rows: int) -> float:
-    """Epsilon of one round, by the accountant."""
-    event: Any = GaussianDpEvent(terms.noise)
-    rate = terms.rate(rows)
-    if rate < 1:
-        event = PoissonSampledDpEvent(rate, event)
+    """Epsilon of one round of drawn rows; less than brokers count, who round it up."""
+    event = PoissonSampledDpEvent(terms.rate(rows), GaussianDpEvent(terms.noise))
     accountant = PLDAccountant()
     accountant.compose(event, terms.steps(rows))
-    return float(accountant.get_epsilon(DELTA))
+    tight = float(accountant.get_epsilon(DELTA))
+    ran = PrivateRound(terms.noise, terms.rate(rows), terms.steps(rows))
+    assert tight < spent_epsilon([ran], DELTA)
+    return tight
 
 
 def rates(scores: Tensor, members: Tensor, threshold: float) -> tuple[float, float]:
@@ -192,10 +193,19 @@ def test_an_audit_of_whole_sums(
     monkeypatch.setattr(PrivateSteps, "rate", lambda self, rows: 1.0)
     sabotage(monkeypatch)
     scores = torch.stack(increments(members, terms)).mean(0)
-    claimed = PLDAccountant()
-    claimed.compose(GaussianDpEvent(terms.noise), 4)
+    steps = [PrivateRound(terms.noise, 1.0, 1)] * terms.steps(len(members))
     low = epsilon_of_normal(scores, members, 0.5)
-    assert (low > float(claimed.get_epsilon(DELTA))) is (sabotage is not genuine)
+    assert (low > spent_epsilon(steps, DELTA)) is (sabotage is not genuine)
+
+
+def test_an_audit_finds_a_debit_that_was_forgotten() -> None:
+    """Of four equal rounds one was counted: mu is 2, and 1 of the one."""
+    members = coins(2000)
+    terms = PrivateSteps(clip=1.0, noise=1.0, batch=len(members))
+    rounds = [increments(members, terms)[0] for _ in range(4)]
+    debits = [PrivateRound(terms.noise, 1.0, 1)] * len(rounds)
+    low = epsilon_of_normal(torch.stack(rounds).mean(0), members, 0.5)
+    assert spent_epsilon(debits[:1], DELTA) < low < spent_epsilon(debits, DELTA)
 
 
 def in_order(patch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from sealift.errors import PolicyError
+from sealift.release.agreement.code import measure_bundle
 from sealift.release.agreement.training import PrivateSteps
 from sealift.train.loop.statistics import Measured
-from sealift.train.loop.trainer import Trainer
+from sealift.train.loop.trainer import Trainer, require_private
 from sealift.travel.accelerator.setup import LoadedCargo
 from tests.unit.train.joints import cargo, in_place, joint
 from tests.unit.train.recipes import LIGHTNING, SETTINGS
@@ -89,6 +90,11 @@ def test_code_is_trusted_only_where_the_agreement_says_so() -> None:
     with pytest.raises(PolicyError, match="privacy_trusts_code") as raised:
         made()
     assert raised.value.code == CODE
+    graph = replace(base, code=measure_bundle({"graph.json": b"{}"}, "graph.json"))
+    require_private(replace(graph, training=rule), SETTINGS)  # no program, no trust
+    other = replace(base, code=measure_bundle({"a/graph.json": b""}, "a/graph.json"))
+    with pytest.raises(PolicyError):  # a list of operations has one place
+        require_private(replace(other, training=rule), SETTINGS)
     trusted = made(privacy_trusts_code=True)
     assert trusted._private == TERMS
     assert trusted._owners == ()  # no baseline: what is told of it has no noise

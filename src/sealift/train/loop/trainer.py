@@ -23,6 +23,7 @@ from sealift.channel.device.device import SummingEngine
 from sealift.data.schedule.visits import VisitBatch
 from sealift.data.schema.alike import demand_alike
 from sealift.errors import JobError, MalformedError, PolicyError, require_value
+from sealift.graph.document import GRAPH_ENTRY
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Purpose
 from sealift.release.agreement.training import PrivateSteps
@@ -560,7 +561,7 @@ def require_private(agreement: Agreement, settings: TrainingSettings) -> None:
     if rule.privacy is None:
         return
     _demand_private(rule.privacy, settings, None)
-    if not rule.privacy_trusts_code:
+    if agreement.code.entry != GRAPH_ENTRY and not rule.privacy_trusts_code:
         raise _not_private(
             "its recipe is a program, which may keep rows and let them out",
             "the agreement does not say privacy_trusts_code = true",

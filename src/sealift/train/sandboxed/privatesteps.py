@@ -103,8 +103,9 @@ class PrivateGradients:
 
 
 def _mixes_rows(recipe: LoadedRecipe, model: nn.Module, guard: Guard) -> bool:
-    if isinstance(recipe, GraphRecipe):
-        return recipe.graph("loss").mixes_rows
+    if isinstance(recipe, GraphRecipe):  # an update would be of rows, without noise
+        graph = recipe.graph("loss")
+        return graph.mixes_rows or bool(recipe.document.graphs()["loss"].updates)
     return any(isinstance(each, _BatchNorm) for each in guard(model.modules))
 
 
