@@ -12,6 +12,7 @@ from sealift.graph.document import (
     ELEMENT_BYTES,
     Graph,
     GraphRecipeDocument,
+    refuse,
     values_of,
     walk,
 )
@@ -46,6 +47,12 @@ def _measure_graph(document: GraphRecipeDocument, name: str, rows: int) -> Bound
     for place, (node, operation, arguments, shapes) in enumerate(
         walk(document, graph, rows)
     ):
+        if [form.at(rows) for form in node.results] != shapes:
+            # Two shapes may agree for the numbers of rows that a document is read with.
+            refuse(
+                f"graph {name}, operation {place} ({node.operation}): with {rows:,} rows "
+                "it gives another shape than is written"
+            )
         made = [form.bytes_at(rows) for form in node.results]
         sizes += made
         now += sum(made)

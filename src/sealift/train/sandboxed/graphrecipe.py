@@ -60,9 +60,12 @@ class GraphModel(nn.Module):
             *path, name = entry.name.split(".")
             module: nn.Module = self
             for each in path:
-                if each not in dict(module.named_children()):
-                    module.add_module(each, nn.Module())
-                module = module.get_submodule(each)
+                inner = vars(module)["_modules"]
+                if each not in inner:
+                    _require_free(module, each, entry.name)
+                    inner[each] = nn.Module()
+                module = inner[each]
+            _require_free(module, name, entry.name)
             if entry.same_as:
                 own = places[entry.same_as]
                 value = own[0][own[1]]
@@ -74,7 +77,9 @@ class GraphModel(nn.Module):
                 vars(module)["_parameters"][name] = value
                 places[entry.name] = vars(module)["_parameters"], name
             else:
-                module.register_buffer(name, value, persistent=entry.kind == "buffer")
+                vars(module)["_buffers"][name] = value
+                if entry.kind == "unsaved":
+                    vars(module)["_non_persistent_buffers_set"].add(name)
                 places[entry.name] = vars(module)["_buffers"], name
 
     def tensors(self, device: torch.device) -> dict[str, Tensor]:
@@ -115,6 +120,7 @@ class GraphRecipe:
         self._graphs = {
             n: CompiledGraph(self.document, n) for n in self.document.graphs()
         }
+        self._prepares: GraphModel | None = None
 
     def defines(self, name: str) -> bool:
         """Whether it has what a program would have as a function of this name."""
@@ -189,8 +195,9 @@ class GraphRecipe:
 
     def prepare(self, batch: Batch) -> Mapping[str, Any]:
         """Sums of one batch."""
-        model = GraphModel(self.document, self._tensors, {})
-        return self._run("prepare", model, batch)[0]
+        if self._prepares is None:
+            self._prepares = GraphModel(self.document, self._tensors, {})
+        return self._run("prepare", self._prepares, batch)[0]
 
     def predict(self, model: GraphModel, batch: Batch) -> Any:
         """What answers one batch: tensors by name, or one."""
@@ -272,6 +279,15 @@ def load_recipe(
     except FileNotFoundError:
         _refuse(f"assets/{WEIGHTS} is missing")
     return GraphRecipe(files[entry], weights, guard=guard)
+
+
+def _require_free(module: nn.Module, name: str, of: str) -> None:
+    """Refuse a state whose name is that of another one's module, or the other way round."""
+    if any(
+        name in vars(module)[f"_{kind}"]
+        for kind in ("modules", "parameters", "buffers")
+    ):
+        _refuse(f"state {of[:80]}: {name[:80]} is a module and a tensor")
 
 
 def _read_weights(document: GraphRecipeDocument, weights: bytes) -> dict[str, Tensor]:
