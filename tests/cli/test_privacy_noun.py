@@ -62,7 +62,7 @@ def test_numbers_that_make_no_sense_are_one_line(
     assert not said.out
 
 
-def test_the_ledger_shows_each_table_with_what_is_spent(
+def test_the_ledger_shows_what_is_spent_and_the_rounds_of_each_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     identity, phrase = create_identity("ada"), tmp_path / "pw"
@@ -79,9 +79,10 @@ def test_the_ledger_shows_each_table_with_what_is_spent(
     vault.close()
     words = ["privacy", "ledger", str(tmp_path / "ada.vault"), "--key", str(tmp_path / "ada.key"), "--passphrase-file", str(phrase)]  # fmt: skip
     assert main([*words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)[table.content.to_text()]
+    told = json.loads(capsys.readouterr().out)
+    found = told["tables"][table.content.to_text()]
     spent = spent_epsilon([ROUND] * 2, DELTA)
-    assert found["spent"] == f"epsilon {spent:.4g}, delta 1e-05"
+    assert told["spent"] == f"epsilon {spent:.4g}, delta 1e-05"
     assert (found["rounds"], found["steps"]) == ("2 rounds", 10)
     assert found["jobs"] == "line/job"
     assert main(words) == 0

@@ -8,11 +8,16 @@ from typing import Any
 
 import pytest
 
+from sealift.crypto.identity import load_identity
 from sealift.demo.folder import World
 from sealift.demo.job import ONE_BUFFER, make_world, write_job
 from sealift.demo.roles import DemoRun, run_ddp
 from sealift.demo.run import check_rounds
 from sealift.demo.tasks.digits import DIGITS
+from sealift.release.accountant import PrivateRound, spent_epsilon
+from sealift.release.agreement.signed import load_signed
+from sealift.release.agreement.training import PrivateSteps
+from sealift.release.broker.stores import opened_vault
 from tests.sim.jobworld import agree_again, made_once
 from tests.sim.owners import NOW_S
 
@@ -56,3 +61,34 @@ def test_three_ranks_tell_no_number_over_rows() -> None:
     assert verdict.failures == []
     _of, again, _told = run("-again")
     assert again.result["weights"] != found.result["weights"]  # of one seed
+
+
+def test_a_spent_budget_ends_training_and_the_model_so_far_is_handed_out() -> None:
+    """One round of two: the real broker of one owner refuses the second."""
+    of = world().again("-budget")
+    steps = PrivateSteps(clip=1.0, noise=0.6, batch=64)
+    tables = load_signed(of.agreement).agreement.resources
+    owner = tables[0].owner
+    (rows,) = (e.rows for e in tables if (e.owner, e.part) == (owner, "train"))
+    one = PrivateRound(steps.noise, steps.rate(rows), steps.steps(rows))
+    epsilon = spent_epsilon([one], 1e-5) + 1e-6
+    document = of.path / "agreement.toml"
+    text, start = document.read_text(), f"[resources.rule]          # only {owner} can"
+    budget = f"[resources.rule]\nprivacy = {{ epsilon = {epsilon!r}, delta = 1e-5 }} # {owner} can"
+    assert start in text
+    document.write_text(text.replace(start, budget))
+    agree_again(of, baseline_alone="false")
+    write_job(of, WORK, ONE_BUFFER, "ddp")
+    of.job.write_text(of.job.read_text() + PRIVACY.format(table=""))
+    told: list[Any] = []
+    found = run_ddp(of, lambda progress, event: told.append(event))
+    limited = [each for each in told if each.kind == "job.limited"]
+    assert [(e.fields["purpose"], e.fields["epoch"]) for e in limited][:1] == [
+        ("train", 1)
+    ]
+    assert found.result["weights"]
+    home = of.home(owner)
+    identity = load_identity(home.key, home.passphrase.read_text().strip())
+    with opened_vault(home.vault, identity) as vault:
+        (debited,) = vault.ledger.rounds()
+    assert (debited.cost, debited.round) == (one, 1)

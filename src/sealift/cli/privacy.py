@@ -51,7 +51,7 @@ def add_parser(subparsers: Any) -> None:
     ledger = verbs.add_parser(
         "ledger",
         run=_ledger,
-        help="show which rounds a vault debited, and what each table has spent",
+        help="show what a vault has spent, and the rounds of each table",
     )
     ledger.add_path("vault")
     ledger.add_file("--key", required=True, help="your identity")
@@ -123,21 +123,24 @@ def _ledger(args: argparse.Namespace) -> None:
     tables: dict[str, list[DebitedRound]] = {}
     for each in rounds:
         tables.setdefault(each.content, []).append(each)
-    facts = {table: _account(debited) for table, debited in tables.items()}
+    # As the broker composes them: tables are not told apart, the same people may be in two.
+    spent = f"epsilon {rounds[-1].epsilon:.4g}, delta {rounds[-1].delta:g}" if rounds else ""  # fmt: skip
+    accounts = {table: _account(debited) for table, debited in tables.items()}
     if args.json:
-        print(json.dumps(facts))
+        print(json.dumps({"spent": spent, "tables": accounts}))
         return
-    for table, account in facts.items():
+    if not rounds:
+        say("no round of private steps was debited in this vault")
+        return
+    show({"spent": spent}, as_json=False, width=8)
+    for table, account in accounts.items():
         print(visible(table))
         show(account, as_json=False, width=8)
-    if not facts:
-        say("no round of private steps was debited in this vault")
 
 
 def _account(rounds: Sequence[DebitedRound]) -> dict[str, Any]:
-    last, jobs = rounds[-1], dict.fromkeys(f"{e.line}/{e.job}" for e in rounds)
+    jobs = dict.fromkeys(f"{each.line}/{each.job}" for each in rounds)
     return {
-        "spent": f"epsilon {last.epsilon:.4g}, delta {last.delta:g}",
         "rounds": count(len(rounds), "round"),
         "steps": sum(each.cost.steps for each in rounds),
         "jobs": ", ".join(jobs),
