@@ -14,7 +14,7 @@ from sealift.data.schema.owntable import (
     own_table_of,
 )
 from sealift.data.schema.rows import unpack
-from sealift.data.schema.schema import Schema
+from sealift.data.schema.schema import Field, Schema
 from sealift.data.sources.csvfiles.draft import draft_own_table
 from sealift.data.sources.csvfiles.reader import read_rows, unlisted_texts
 from sealift.data.sources.csvfiles.structure import look_at
@@ -405,7 +405,14 @@ def test_brackets_are_said_to_be_a_minus(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "noted"),
-    [("patient_id", True), ("PatientID", True), ("Fall-Nr.", True), ("valid", False)],
+    [
+        ("patient_id", True),
+        ("PatientID", True),
+        ("Fall-Nr.", True),
+        ("valid", False),
+        ("", True),
+        ("Unnamed: 0", True),
+    ],
 )
 def test_an_identifier_is_noted(tmp_path: Path, name: str, noted: bool) -> None:
     path = tmp_path / "t.csv"
@@ -414,6 +421,18 @@ def test_an_identifier_is_noted(tmp_path: Path, name: str, noted: bool) -> None:
         path.write_text(f"{name};y\n{rows}")
         notes = draft_schema([path], NO_OPTIONS).notes
         assert any("identifier" in note for note in notes) == expected
+
+
+def test_a_draft_names_a_column_for_one_field_and_guesses_none(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("Diagnose;Alter;survtime\n" + "1;2;3\n" * 20)
+    fields = tuple(Field(name, "float32") for name in ("diag", "diagnosis", "size"))
+    text = draft_own_table(look_at(path, Problems("t")), Schema(fields))
+    lines = text.splitlines()
+    assert '# diag = "Diagnose"' in lines
+    assert '# diagnosis = "?"' in lines
+    assert '# size = "?"' in lines
+    assert '# leave_out = ["Alter", "survtime"]' in lines
 
 
 def test_units_of_all_columns_are_one_line_of_a_draft(tmp_path: Path) -> None:

@@ -65,7 +65,8 @@ _DATED = (
 )
 _CODE = r"^0\d+$"  # no number that somebody counts with is written so
 _WORDS_OF_A_NAME: Final = re.compile(r"[A-Z]+(?![a-z])|[^\W\d_][^\W\d_A-Z]*")
-_IDENTIFIERS: Final = frozenset({"id", "nr", "no"})
+_IDENTIFIERS: Final = frozenset({"id", "nr", "no", "unnamed"})
+_WITHOUT_NAME: Final = re.compile(r"column \d+")  # as `structure` calls such a one
 _FLOAT32_MOST: Final = 3.4e38
 _FLOAT32_DIGITS: Final = 7
 _FEW: Final = 1000
@@ -120,9 +121,10 @@ def _columns(structure: Structure, schema: Schema | None) -> Iterator[str]:
     by_name = {field_name(name, set()): name for name in header if name in free}
     yield "# [columns]  # names of the host's fields, and of your columns"
     for spec in missing:
-        near = get_close_matches(spec.name, by_name, n=1, cutoff=0.5)
-        yield f"# {spec.name} = {_quoted(by_name[near[0]] if near else '?')}"
-        free -= {by_name[near[0]]} if near else set()
+        near = get_close_matches(spec.name, by_name, n=1)
+        name = by_name.pop(near[0]) if near else "?"  # a column is of one field
+        yield f"# {spec.name} = {_quoted(name)}"
+        free.discard(name)
     unused = ", ".join(_quoted(name) for name in header if name in free)
     yield f"\n# Columns of yours for which the host has no field; this line belongs above [columns]:\n# leave_out = [{unused}]\n"
 
@@ -333,7 +335,9 @@ class _Column:
 
     @property
     def is_named_identifier(self) -> bool:
-        """Whether a word of its name says that it counts things."""
+        """Whether a word of its name says that it counts things, as one without a name does."""
+        if _WITHOUT_NAME.fullmatch(self.name):
+            return True  # R and pandas number rows so
         words = {each.lower() for each in _WORDS_OF_A_NAME.findall(self.name)}
         return not words.isdisjoint(_IDENTIFIERS)
 
