@@ -220,9 +220,8 @@ class OwnerMeeting:
         self._talk = Talk(sys.stderr)
         self._warned = False
         self._departures = DepartureLines(self.place.name, self._talk.say)
-        self._heard_s: float | None = (
-            None  # when the host was, until its absence is said
-        )
+        self._met = False  # the host, until its absence is said
+        self._lost_s = 0.0  # since when it does not answer; 0 while it does
         self._last: FromGuest | None = None  # before this party leaves
         self._fetcher: AssetFetcher | None = None  # of the last declaration
         self._asked: AskAsset | None = None

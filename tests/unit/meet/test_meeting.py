@@ -12,12 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sealift.cli.meeting.host import _require_all_willing
+from sealift.cli.meeting.place import open_folder
 from sealift.crypto.identity import create_identity
 from sealift.errors import MalformedError, PolicyError, RefusedError
 from sealift.ids import MAX_RANKS
 from sealift.meet.connection import Attendance
 from sealift.meet.host import NOT_INVITED
 from sealift.meet.messages import REASONS, Decline, Over, Read, Wait, Welcome
+from sealift.meet.owner import MeetingProgress, OwnerMeeting
 from sealift.meet.terms import sign_card
 from tests.sim.invited import NAMES, UNTIL_S, MetGuest, MetHost, walk
 from tests.worlds.consortium import OUTPUT
@@ -256,6 +258,33 @@ def test_who_left_without_signing_is_told_to_the_others(host: MetHost) -> None:
     now_s = 6.0
     assert host.host.away() == frozenset(NAMES[:2])
     assert host.host.gone() == ()
+
+
+@pytest.mark.parametrize("met", [False, True])
+def test_an_owner_waits_for_its_host_and_says_once_that_it_left(
+    host: MetHost, tmp_path: Path, capsys: pytest.CaptureFixture[str], met: bool
+) -> None:
+    invitation = replace(host.invite("north"), addresses=("127.0.0.1:1",))
+    place, slept = open_folder(tmp_path, "north"), iter(range(4))
+
+    def sleep(_seconds: float) -> None:
+        if next(slept, None) is None:
+            raise InterruptedError
+
+    owner = OwnerMeeting(
+        invitation,
+        place,
+        create_identity("north"),
+        (),
+        MeetingProgress(invitation=invitation.to_text()),
+        clock=iter(range(1, 99, 2)).__next__,
+        sleep=sleep,
+    )
+    owner._met = met
+    with pytest.raises(InterruptedError):
+        owner.attend()
+    said = capsys.readouterr().err
+    assert said.count("host is not connected any more, and not all have signed") == met
 
 
 class Relayed:
