@@ -94,7 +94,7 @@ def evaluate(model, batch):
     return {"accuracy": float(right)}
 """
 WIDTH = 32
-JOB = "[training]\nepochs = 2\nbatch_rows = 32\nseed = 7\n"
+JOB = 'recipe = "code"\n[training]\nepochs = 2\nbatch_rows = 32\nseed = 7\n'
 
 
 def base() -> torch.nn.Module:

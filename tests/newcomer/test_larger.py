@@ -113,7 +113,7 @@ SETTINGS = {
     "vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2,
     "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 16,
 }  # fmt: skip
-JOB = "[training]\nepochs = {}\nbatch_rows = 16\n"
+JOB = 'recipe = "code"\n[training]\nepochs = {}\nbatch_rows = 16\n'
 Figure = Callable[[str, object], None]
 
 

@@ -154,6 +154,9 @@ def _propose(
         )
     if set(names_of(made.tried.metrics)) != set(names_of(tried.metrics)):
         raise _no_graph("the graph returns other measures than evaluate()")
+    if not assets and any(each.kind == "frozen" for each in graph.state):
+        # Beside assets what is frozen stays with them; here the model would lack it.
+        raise _no_graph("it freezes weights that are in none of its assets")
     note = _note_of(folder)
     note.unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
