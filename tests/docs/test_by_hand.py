@@ -16,18 +16,16 @@ import numpy as np
 import pytest
 
 from tests.cli.test_text import SOURCE
+from tests.docs.test_boxes import boxes
 from tests.docs.test_together import README, write_rows
-
-ROOT = Path(__file__).parents[2]
-BOX = re.compile(r"(?ms)^```\n(.*?)^```$")
 
 pytestmark = [pytest.mark.distributed, pytest.mark.long]
 
 
 def lines(page: str) -> list[str]:
     """Every command of the page's boxes, continued lines joined, without comments."""
-    boxes = "".join(BOX.findall((ROOT / "docs" / "howto" / page).read_text("utf-8")))
-    joined = re.sub(r"\\\n\s*", "", boxes).splitlines()
+    typed = "".join(text for kind, text in boxes(f"docs/howto/{page}") if not kind)
+    joined = re.sub(r"\\\n\s*", "", typed).splitlines()
     return [line.split("  #")[0].strip() for line in joined if line.strip()]
 
 
@@ -95,6 +93,22 @@ def test_an_agreement_by_hand(shell: Shell) -> None:
         shell.type(f"{sign} --yes")
     assert "north" in shell.type(one(page, "sealift agreement verify"))
     assert "loss" in shell.type(one(page, "sealift try"))
+
+
+def test_a_recipe_as_a_graph(shell: Shell) -> None:
+    page = "graph-recipes.md"
+    (shell.folder / "recipe").mkdir()
+    for kind, name in (("python", "recipe.py"), ("toml", "schema.toml")):
+        text = re.findall(rf"(?ms)^```{kind}\n(.*?)^```$", README)[0]
+        (shell.folder / "recipe" / name).write_text(text)
+    shell.type(one(page, "sealift recipe export"))
+    short, whole = (
+        shell.type(each)
+        for each in lines(page)
+        if each.startswith("sealift recipe show")
+    )
+    assert "operations" in short
+    assert len(whole.splitlines()) > len(short.splitlines())
 
 
 def test_an_agreement_for_a_fed_device(shell: Shell) -> None:
