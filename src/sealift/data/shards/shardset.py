@@ -261,7 +261,6 @@ def _check_agreed(
     if entry is None or replace(entry, rule=card.resource.rule) != card.resource:
         raise IntegrityError(
             f"the card of {card.name} differs from the resource in the agreement",
-            fix="Use the card with which the agreement was made",
             code="content-mismatch",
         )
 
