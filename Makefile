@@ -7,6 +7,7 @@ READY := .venv/ready
 TABLES := .venv/tables/ready
 SITE := .venv/site/ready
 RELEASE := .venv/release/ready
+DEPLOY := .venv/deploy/ready
 comma := ,
 # Processes that tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -14,13 +15,13 @@ export SEALIFT_GUEST ?= $(CURDIR)/build/guest
 # A file's tests go to one worker; files that took long come first (tests/durations.json).
 PYTEST = $(BIN)/python scripts/offline.py $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup ray demo guest test test-all test-torch mutants journeys messages soak soak-kills check layout lint types layers core sizes walls names format \
+.PHONY: help setup ray demo guest test test-all test-torch mutants journeys messages soak soak-kills soak-month check layout lint types layers core sizes walls names format \
 	attacks bench rehearsal gpu-bundle docs dist clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /make \1\t/p' Makefile | expand -t 16
 
-setup: $(READY) $(TABLES) $(SITE)  ## make .venv with everything that demo and tests need
+setup: $(READY) $(TABLES) $(SITE) $(DEPLOY)  ## make .venv with everything that demo and tests need
 
 $(READY): pyproject.toml constraints.txt scripts/setup.sh scripts/debian-packages.txt
 	@sh scripts/setup.sh "$(PYTHON)" && touch $@
@@ -31,7 +32,7 @@ $(TABLES): scripts/table-packages.txt | $(READY)
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --target $(@D) -r $< && touch $@
 
 # Tools that would bring many packages into .venv, which need nothing of it.
-$(SITE) $(RELEASE): .venv/%/ready: scripts/%-packages.txt | $(READY)
+$(SITE) $(RELEASE) $(DEPLOY): .venv/%/ready: scripts/%-packages.txt | $(READY)
 	@rm -rf $(@D)
 	@$(PYTHON) -m venv $(@D)
 	@$(@D)/bin/python -m pip install --disable-pip-version-check --quiet -r $< && touch $@
@@ -57,7 +58,7 @@ guest: $(READY)  ## build the attested host of tests and rehearsals (ARGS=--fres
 test: $(READY)  ## units, attacks in one process, vectors and one real run of each plan (ARGS='-k record' for a part)
 	$(PYTEST) $(ARGS)
 
-test-all: $(READY) $(TABLES) $(SITE)  ## these, all runs of real processes, the guest's, compilers', and more examples of each property
+test-all: $(READY) $(TABLES) $(SITE) $(DEPLOY)  ## these, all runs of real processes, the guest's, compilers', and more examples of each property
 	@$(BIN)/python -m tests.guest || echo "make test-all: goes on without it"
 	$(PYTEST) -m "not soak and not online" --hypothesis-profile thorough $(ARGS)
 
@@ -78,6 +79,9 @@ soak: $(READY)  ## the long tests
 
 soak-kills: $(READY)  ## kill roles at 100 random points of small runs
 	$(BIN)/pytest -m soak --timeout 3600 tests/distributed/test_kills.py $(ARGS)
+
+soak-month: $(READY)  ## 40 runs of one meeting by the units, while things break (RUNS=5 SEED=2)
+	RUNS=$(or $(RUNS),40) SEED=$(or $(SEED),1) $(BIN)/pytest -m soak --timeout 14400 tests/distributed/test_month.py $(ARGS)
 
 check: layout lint types layers core sizes walls names  ## all of these eight, in under a minute
 

@@ -19,6 +19,7 @@ DIGEST = "sha256:" + "0" * 64
 
 def given(file: Path | None, **more: object) -> argparse.Namespace:
     found = {"no_terminal": file, "passphrase": False, "compare_if": "", "sign_if": ""}
+    found |= {"status": None}
     found |= {"decline": False, "allow": [], "only_graph": False}
     return argparse.Namespace(**{**found, **more})
 
@@ -36,7 +37,7 @@ def refused(file: Path, text: str, *, owner: bool = True, **more: object) -> str
         ("comparee = 1", "comparee"),
         ("compare = true", "a text"),
         ('compare = "yes"', "digest"),
-        ('allow = ["everything"]', "no exception"),
+        ('allow = ["everything"]', "does not exist"),
         ('allow = "rows-away"', "a list of texts"),
         ("send_texts = [1]", "a list of texts"),
         ("decline = 1", "true or false"),

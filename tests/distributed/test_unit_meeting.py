@@ -57,7 +57,7 @@ UNITS = {"host": "host", "north": "join", "east": "join"}
 class Meeting(Manager):
     """Folders and files as docs/howto/run-as-services.md says."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, listen: str = "") -> None:
         super().__init__(state)
         (state / "settings").mkdir()
         for name in UNITS:
@@ -71,7 +71,7 @@ class Meeting(Manager):
         (recipe / "recipe.py").write_text(RECIPE)
         (recipe / "schema.toml").write_text(SCHEMA)
         (recipe / "job.toml").write_text(JOB)
-        options = f"--invite {' '.join(OWNERS)} --listen {own_address()}"
+        options = f"--invite {' '.join(OWNERS)} --listen {listen or own_address()}"
         self.settings("host", RECIPE="line", OPTIONS=options)
         for number, name in enumerate(OWNERS):
             rows = [f"{row / 100 + number},{row % 2}" for row in range(200)]
@@ -92,6 +92,23 @@ class Meeting(Manager):
             invitation = self.state / "sealift/host/invitations" / name
             assert invitation.stat().st_mode & 0o077 == 0
             shutil.copy(invitation, self.state / "credentials" / name / "invitation")
+
+    def agree(self) -> None:
+        """The owners' units, which end at each question, until all have signed."""
+        for key in ("compare", "sign"):
+            for name in OWNERS:
+                self.begin(name)
+            for name in OWNERS:
+                assert self.end(name) == 2, self.log(name)
+                asked = re.findall(
+                    rf'add the line {key} = ."(sha256:[0-9a-f]+)', self.whole_log(name)
+                )
+                with self.answers(name).open("a") as file:
+                    file.write(f'{key} = "{asked[-1]}"\n')
+        for name in OWNERS:
+            self.begin(name)
+        for name in OWNERS:
+            self.wait_for(name, "STATUS=all parties have signed; the job begins")
 
     def whole_log(self, name: str) -> str:
         return (self.state / f"{name}.log").read_text()
@@ -115,20 +132,7 @@ def test_a_meeting_runs_by_its_units(meeting: Meeting) -> None:
     meeting.begin("host")
     meeting.wait_for("host", "READY=1")
     meeting.invite()
-    for key in ("compare", "sign"):
-        for name in OWNERS:
-            meeting.begin(name)
-        for name in OWNERS:
-            assert meeting.end(name) == 2, meeting.log(name)
-            asked = re.findall(
-                rf'add the line {key} = ."(sha256:[0-9a-f]+)', meeting.whole_log(name)
-            )
-            with meeting.answers(name).open("a") as file:
-                file.write(f'{key} = "{asked[-1]}"\n')
-    for name in OWNERS:
-        meeting.begin(name)
-    for name in OWNERS:
-        meeting.wait_for(name, "STATUS=all parties have signed; the job begins")
+    meeting.agree()
     meeting.restart("join", "east")
     meeting.restart("host", "host")
     for name in UNITS:

@@ -80,6 +80,14 @@ class Manager:
         shutil.copy(home.key, credentials / "key")
         shutil.copy(home.passphrase, credentials / "passphrase")
 
+    def enter(self, name: str) -> list[str]:
+        """What the unit's command runs in: a network namespace, say."""
+        return []
+
+    def environment(self, name: str) -> dict[str, str]:
+        """What a drop-in of the unit adds."""
+        return {}
+
     def start(self, unit: str, name: str) -> None:
         text = (ROOT / f"deploy/systemd/sealift-{unit}@.service").read_text()
         (line,) = re.findall(r"^ExecStart=((?:.*\\\n)*.*)$", text, re.MULTILINE)
@@ -103,10 +111,11 @@ class Manager:
         threading.Thread(target=self._hear, args=(name, listening), daemon=True).start()
         with (self.state / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
-                [sys.executable, "-m", "sealift", *words],
+                [*self.enter(name), sys.executable, "-m", "sealift", *words],
                 cwd=self.state / "sealift" / name,
                 env={
                     **os.environ,
+                    **self.environment(name),
                     "PYTHONPATH": PLACES,
                     "NOTIFY_SOCKET": place,
                     "WATCHDOG_USEC": "2000000",

@@ -28,6 +28,7 @@ class LittleProxy:
         answer: To CONNECT; a tunnel follows if it begins with OPEN.
         instead: What is sent in place of the target's first bytes.
         password: USER:PASSWORD that is demanded.
+        own: Where it listens.
         requests: The headers that came.
     """
 
@@ -35,11 +36,12 @@ class LittleProxy:
     answer: bytes = OPEN + b"\r\n"
     instead: bytes = b""
     password: str = ""
+    own: tuple[str, int] = ("127.0.0.1", 0)
     requests: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.place = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._listener = socket.create_server(self.own)
+        self.place = f"{self.own[0]}:{self._listener.getsockname()[1]}"
         self._open: list[socket.socket] = []
         self._acceptor = threading.Thread(target=self._accept, daemon=True)
         self._acceptor.start()

@@ -81,6 +81,14 @@ class Parser(_Arguments, argparse.ArgumentParser):
             help=f"allow this exception, for which a yes is not enough ({reasons}); may be repeated",
         )
 
+    def add_status(self) -> None:
+        """Add ``--status``."""
+        self.add_path(
+            "--status",
+            metavar="FOLDER",
+            help="write its state here about each second, for `sealift health FOLDER`",
+        )
+
     def add_passphrase(self) -> None:
         """Add ``--passphrase-file``."""
         self.add_file(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import resource
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -10,8 +13,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from sealift.channel.record.outputfile import write_failed
-from sealift.errors import SealiftError
-from sealift.events import Event, Sink
+from sealift.errors import SealiftError, UnavailableError
+from sealift.events import Event, Sink, wall_clock
 from sealift.health.status import (
     EVERY_S,
     MAX_COUNTS,
@@ -20,10 +23,31 @@ from sealift.health.status import (
     remove_status,
     write_status,
 )
+from sealift.train.job.service import READY
 
-COUNTED: Final = frozenset(
+BY_RULE: Final = frozenset(
     {"release.granted", "release.refused", "lease.revoked", "broker.failed"}
 )
+# Of these how often they happened is no secret: no name, no row, no measure.
+COUNTED: Final = BY_RULE | {
+    "accelerator.lost",
+    "checkpoint.committed",
+    "checkpoint.sealed",
+    "group.met",
+    "holder.receipt",
+    "job.complete",
+    "lease.lost",
+    "receipt.kept",
+    "relay.lost",
+    "role.arrived",
+    "role.refused",
+    "round.ended",
+    "shares.ended",
+    "shares.refused",
+    "slice.worked",
+    "visit.again",
+    "visit.ended",
+}
 OTHER: Final = "other"
 
 
@@ -32,6 +56,7 @@ class Counts:
 
     def __init__(self) -> None:
         self._numbers: Counter[tuple[str, str]] = Counter()
+        self._ready = False
         self._lock = threading.Lock()
 
     def sink(self, onwards: Sink) -> Sink:
@@ -39,10 +64,18 @@ class Counts:
 
         def count(event: Event) -> None:
             if event.kind in COUNTED:
-                self._count(event.kind, str(event.fields.get("rule", "")))
+                by_rule = event.kind in BY_RULE
+                rule = str(event.fields.get("rule", "")) if by_rule else ""
+                self._count(event.kind, rule)
+            self._ready |= event.kind in READY
             onwards(event)
 
         return count
+
+    def require_ready(self) -> None:
+        """Raises UnavailableError ``role-starting`` before others can work with the role."""
+        if not self._ready:
+            raise UnavailableError("the role is not ready yet", code="role-starting")
 
     def known(self) -> tuple[Count, ...]:
         """What was counted so far."""
@@ -56,6 +89,39 @@ class Counts:
             if (kind, rule) not in self._numbers and len(self._numbers) >= room:
                 rule = OTHER
             self._numbers[kind, rule] += 1
+
+
+def memory_and_disk() -> dict[str, int]:
+    """Memory of this process, and room on the disk that it works on, in bytes."""
+    pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+    free = shutil.disk_usage(".").free
+    return {"resident_bytes": pages * resource.getpagesize(), "disk_free_bytes": free}
+
+
+def report_until_exit(folder: Path | None, role: str, sink: Sink) -> Sink:
+    """A sink by which a role without a broker says how it is until its process ends.
+
+    Args:
+        folder: Of the status; None if nobody wants to know.
+        role: Whose.
+        sink: Gets the events.
+
+    Raises:
+        UnavailableError: ``cannot-write`` or ``disk-full``.
+    """
+    if folder is None:
+        return sink
+    counts = Counts()
+    reporter = Reporter(
+        folder,
+        role,
+        counts,
+        require_ready=counts.require_ready,
+        gauges=memory_and_disk,
+        clock=wall_clock,
+    )
+    atexit.register(reporter.__enter__().__exit__)
+    return counts.sink(sink)
 
 
 class Reporter:

@@ -2,7 +2,7 @@
 
 Plain HTTP: what is shown is not secret, and there is nothing to write. Connections are
 counted when they come, one request each, and end after some seconds whatever they do. What is answered at each path comes from a role's status
-alone. Source of the text format: prometheus.io/docs/instrumenting/exposition_formats, 0.0.4.
+alone. Source of the text format: OpenMetrics 1.0.0 (prometheus/OpenMetrics).
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from sealift.train.sandbox.kernel import PR_SET_NO_NEW_PRIVS, prctl
 
 STALE_S: Final = 10 * EVERY_S
 PLAIN: Final = "text/plain; charset=utf-8"
-PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
+METRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _COUNTERS: Final = {
-    "release.granted": ("sealift_releases_total", "Keys released."),
-    "release.refused": ("sealift_refusals_total", "Requests refused, by rule."),
-    "lease.revoked": ("sealift_revocations_total", "Leases revoked, by rule."),
-    "broker.failed": ("sealift_failures_total", "Failures of this role, by rule."),
+    "release.granted": ("sealift_releases", "Keys released."),
+    "release.refused": ("sealift_refusals", "Requests refused, by rule."),
+    "lease.revoked": ("sealift_revocations", "Leases revoked, by rule."),
+    "broker.failed": ("sealift_failures", "Failures of this role, by rule."),
 }
+_EVENTS: Final = "sealift_events"
 Read = Callable[[], Status]
 
 
@@ -81,8 +82,8 @@ def _ready(status: Status) -> HttpResponse:
 
 
 def _metrics(status: Status) -> HttpResponse:
-    lines = [*_counters(status), *_gauges(status)]
-    return HttpResponse(200, "\n".join([*lines, ""]), PROMETHEUS)
+    lines = [*_counters(status), *_gauges(status), "# EOF"]
+    return HttpResponse(200, "\n".join([*lines, ""]), METRICS)
 
 
 def _counters(status: Status) -> Iterator[str]:
@@ -91,10 +92,16 @@ def _counters(status: Status) -> Iterator[str]:
         for count in status.counts:
             if count.kind == kind:
                 rule = f'{{rule="{count.rule}"}}' if count.rule else ""
-                yield f"{name}{rule} {count.number}"
+                yield f"{name}_total{rule} {count.number}"
+    yield from _heading(_EVENTS, "What happened, by event.", "counter")
+    for count in status.counts:
+        if count.kind not in _COUNTERS:
+            yield f'{_EVENTS}_total{{kind="{count.kind}"}} {count.number}'
 
 
 def _gauges(status: Status) -> Iterator[str]:
+    yield from _heading("sealift_role", "Which role this is.", "info")
+    yield f'sealift_role_info{{role="{status.role}"}} 1'
     gauges = {"ready": int(not status.unready), **status.gauges}
     for name, number in gauges.items():
         yield from _heading(f"sealift_{name}", "Now.", "gauge")
@@ -102,7 +109,7 @@ def _gauges(status: Status) -> Iterator[str]:
 
 
 def _heading(name: str, what: str, kind: str) -> tuple[str, str]:
-    return f"# HELP {name} {what}", f"# TYPE {name} {kind}"
+    return f"# TYPE {name} {kind}", f"# HELP {name} {what}"
 
 
 _PATHS: Final[dict[str, Callable[[Status], HttpResponse]]] = {

@@ -136,14 +136,22 @@ def read_kept(place: PartyFolder, invitation: Invitation) -> MeetingProgress:
     Raises:
         PolicyError: ``other-meeting``.
         UsageError: ``file-in-the-way``: a file lies here that this command would write.
+        MalformedError: ``state-version``: of this meeting, by an older or newer version.
     """
     path = place["meeting.json"]
     if not path.exists():
         place.require_free()
         return MeetingProgress(invitation=invitation.to_text())
+    raw = b""
     try:
-        kept = decode(MeetingProgress, read_whole(path, MAX_KEPT_BYTES))
+        raw = read_whole(path, MAX_KEPT_BYTES)
+        kept = decode(MeetingProgress, raw)
     except MalformedError:
+        if invitation.to_text().encode() in raw:
+            raise MalformedError(
+                "meeting.json was written by another version of sealift",
+                code="state-version",
+            ) from None
         raise file_exists("meeting.json") from None
     if kept.invitation != invitation.to_text():
         raise PolicyError(

@@ -87,7 +87,7 @@ def test_it_answers(tmp_path: Path) -> None:
         assert "server" not in found.headers
         assert found.headers["connection"] == "close"
         metrics = get(address, "/metrics")
-        assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert metrics.headers["content-type"].startswith("application/openmetrics")
         assert get(address, "/status.json").status_code == 404
 
 

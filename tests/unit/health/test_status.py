@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,9 +51,44 @@ def test_what_is_shown() -> None:
     assert lines == [
         "sealift_releases_total 2",
         'sealift_refusals_total{rule="no-lease"} 1',
+        'sealift_role_info{role="broker"} 1',
         "sealift_ready 1",
         "sealift_leases_open 1",
     ]
+    assert body.endswith("\n# EOF\n")
+
+
+def test_a_role_without_a_broker_says_how_it_is(tmp_path: Path) -> None:
+    """In a process of its own: unready until others can work with it, and gone at its end."""
+    program = """
+import sys
+from pathlib import Path
+from sealift.events import Event, discard
+from sealift.health.reporting import report_until_exit
+from sealift.health.status import read_status
+import sealift.health.reporting as r
+r.EVERY_S = 0.01
+folder = Path("status")
+sink = report_until_exit(folder, "orchestrator", discard)
+print(read_status(folder).unready)
+sink(Event("orchestrator.listening", {"host": "secret.example"}))
+sink(Event("role.arrived", {"name": "north"}))
+while read_status(folder).unready or not read_status(folder).counts:
+    pass
+print(read_status(folder))
+assert report_until_exit(None, "x", discard) is discard
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    first, then = ran.stdout.splitlines()
+    assert first == "role-starting"
+    assert "kind='role.arrived', rule='', number=1" in then
+    assert "resident_bytes" in then
+    assert "secret.example" not in then
+    assert "north" not in then
+    assert os.listdir(tmp_path / "status") == []
 
 
 def test_not_ready() -> None:

@@ -284,7 +284,12 @@ class TcpListener:
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         try:
-            self._sock = socket.create_server((host, port), backlog=_BACKLOG)
+            self._sock = socket.create_server(
+                (host, port),
+                family=socket.AF_INET6 if ":" in host else socket.AF_INET,
+                backlog=_BACKLOG,
+                dualstack_ipv6=host == "::",  # every address of this machine
+            )
         except OSError as error:
             raise _cannot_listen(host, port, error) from error
 

@@ -25,6 +25,7 @@ def add_ask_argument(parser: Parser) -> None:
         help="ask nothing: FILE, a TOML file, has the answers (docs/reference/answers.md); "
         "everything that is said is written to standard output, one event in JSON a line",
     )
+    parser.add_status()
 
 
 def read_invitation(text: str) -> Invitation:

@@ -18,12 +18,13 @@ from typing import Any, Final
 
 from sealift.codec import parse_toml
 from sealift.errors import MalformedError, UsageError, nearest
-from sealift.events import Sink, discard, emit
+from sealift.events import Event, Sink, discard, emit
+from sealift.health.reporting import report_until_exit
 from sealift.ids import Digest
 from sealift.meet.owner import OwnerAnswers
 from sealift.release.agreement.holes import EXCEPTIONS
 from sealift.release.files import read_whole
-from sealift.train.job.roleprocesses import EventLines, parse_line
+from sealift.train.job.roleprocesses import EventLines, RoleEvent, parse_line
 from sealift.train.job.service import with_notices
 
 LAST_LINES_S: Final = 5.0  # a child that was killed may keep the pipe open
@@ -75,6 +76,8 @@ def attend(args: argparse.Namespace, *, owner: bool) -> Unattended:
         given = OwnerAnswers(args.compare_if, args.sign_if, args.decline, args.allow)
     only_graph: bool = owner and args.only_graph  # a rule, and so no answer
     if args.no_terminal is None:
+        if args.status is not None:
+            raise UsageError("--status needs --no-terminal")
         return Unattended(answers=replace(given, only_graph=only_graph))
     if args.passphrase or given not in (OwnerAnswers(), OwnerAnswers(allow=[])):
         raise UsageError(
@@ -97,7 +100,7 @@ def attend(args: argparse.Namespace, *, owner: bool) -> Unattended:
         args.no_terminal,
         None if own is None else args.no_terminal.resolve().parent / own,
         answers,
-        _told_as_events(),
+        _told_as_events(args.status),
     )
 
 
@@ -138,10 +141,13 @@ def _read(file: Path, known: dict[str, type]) -> dict[str, Any]:
     return found
 
 
-def _told_as_events() -> Sink:
+def _told_as_events(status: Path | None) -> Sink:
     """A sink on standard output, where all other lines go as well, those of children too.
 
-    What is a line of JSON already stays as it is.
+    What is a line of JSON already stays as it is; events of children are counted.
+
+    Args:
+        status: Folder of this role's state, if somebody wants to know.
     """
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     places = sys.stdout.fileno(), sys.stderr.fileno()
@@ -150,13 +156,16 @@ def _told_as_events() -> Sink:
         os.dup2(writing, each)
     os.close(writing)
     written = EventLines(out)
+    counted = report_until_exit(status, "meeting", discard)
 
     def pass_on() -> None:
         with open(reading, encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                if parse_line("", line) is not None:
+                if (found := parse_line("", line)) is not None:
                     out.write(line)
                     out.flush()
+                    if isinstance(found, RoleEvent):
+                        counted(Event(found.kind, found.fields))
                 elif said := line.rstrip("\n").removeprefix("sealift: "):
                     emit(written, "said", line=said)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 from sealift.cli.arguments import Parser
@@ -12,6 +13,7 @@ from sealift.cli.console import unlock
 from sealift.cli.judging import add_judging_arguments, equip_from
 from sealift.errors import PolicyError, SealiftError
 from sealift.events import Sink, emit, wall_clock
+from sealift.health.reporting import report_until_exit
 from sealift.session.direct import PathDialler
 from sealift.session.directhost import DirectHost
 from sealift.train.job.directpaths import open_direct_host
@@ -69,6 +71,11 @@ def set_up_role(args: argparse.Namespace, role: PlanRole) -> RoleSetup:
     )
     args.ended = journal.end
     return RoleSetup(job, folder, agreement, identity, journal, address)
+
+
+def reported(setup: RoleSetup, status: Path | None, role: str) -> RoleSetup:
+    """A role without a broker, which says in ``status`` how it is (``report_until_exit``)."""
+    return replace(setup, sink=report_until_exit(status, role, setup.sink))
 
 
 def require_data_owner(setup: RoleSetup, role: str) -> None:

@@ -18,6 +18,7 @@ from sealift.cli.roles import (
     add_host_arguments,
     add_role_arguments,
     direct_host_of,
+    reported,
     set_up_role,
 )
 from sealift.cli.roles.attester import add_attester_arguments, evidence_places
@@ -122,6 +123,7 @@ def add_parser(subparsers: Any) -> None:
     )
     text = "checkpoints; default: state/NAME beside the job"
     parser.add_path("--state", metavar="DIR", help=text)
+    parser.add_status()
     parser.add_flag("--must-resume", "fail if there is no checkpoint to continue from")
     add_host_arguments(parser)
     _add_rank_arguments(parser)
@@ -134,6 +136,7 @@ def run(args: argparse.Namespace) -> int:
         restart_overwriting("sealift")
     on_second_signal(overwrite_live_pools)
     setup = set_up_role(args, "accelerator")
+    setup = reported(setup, args.status, "accelerator")
     attester = open_attester(setup, evidence_places(args))
     if setup.job.plan == "ddp":
         return run_rank(args, setup, attester)

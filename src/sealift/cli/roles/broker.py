@@ -33,7 +33,7 @@ from sealift.cli.roles import (
     set_up_role,
 )
 from sealift.events import wall_clock
-from sealift.health.reporting import Counts, Reporter
+from sealift.health.reporting import Counts, Reporter, memory_and_disk
 from sealift.ids import Role
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.broker.server import Broker
@@ -159,11 +159,7 @@ def add_store_arguments(parser: Parser) -> None:
     parser.add_file(
         "--log", required=True, help="your log; created if it does not exist"
     )
-    parser.add_path(
-        "--status",
-        metavar="FOLDER",
-        help="write its state here about each second, for `sealift health FOLDER`",
-    )
+    parser.add_status()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -239,7 +235,8 @@ def reporting(folder: Path | None, broker: Broker, counts: Counts) -> Iterator[N
 
     def gauges() -> dict[str, int]:
         entries = broker.head().body.size
-        return {"leases_open": broker.open_leases(), "log_entries": entries}
+        own = {"leases_open": broker.open_leases(), "log_entries": entries}
+        return own | memory_and_disk()
 
     with Reporter(
         folder,

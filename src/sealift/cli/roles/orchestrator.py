@@ -12,7 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from sealift.cli.roles import add_role_arguments, require_party, set_up_role
+from sealift.cli.roles import (
+    add_role_arguments,
+    reported,
+    require_party,
+    set_up_role,
+)
 from sealift.codec import encode
 from sealift.data.schedule.visits import Stop
 from sealift.errors import PolicyError, Stopping
@@ -54,11 +59,13 @@ def add_parser(subparsers: Any) -> None:
     )
     add_role_arguments(parser)
     parser.add_path("--output", metavar="DIR", help="results; default: as in the job")
+    parser.add_status()
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the job; the result goes to stdout as JSON."""
     setup = set_up_role(args, "orchestrator")
+    setup = reported(setup, args.status, "orchestrator")
     operator = setup.agreement.agreement.operator
     require_party(setup, operator, "orchestrator")
     with ExitStack() as stack:

@@ -12,7 +12,7 @@ from sealift.attest.evidence import measuring
 from sealift.attest.level import Level
 from sealift.channel.transport.tcp import TcpListener
 from sealift.cli.console import print_result, say
-from sealift.cli.roles import add_role_arguments, set_up_role
+from sealift.cli.roles import add_role_arguments, reported, set_up_role
 from sealift.cli.roles.attester import add_attester_arguments, evidence_places
 from sealift.events import emit
 from sealift.release.agreement.code import load_assets, load_bundle
@@ -41,6 +41,7 @@ def add_parser(subparsers: Any) -> None:
         "current requests, refuses others, overwrites its memory and prints its counters.",
     )
     add_role_arguments(parser)
+    parser.add_status()
     add_attester_arguments(parser)
     parser.add_argument("--listen", metavar="HOST:PORT", help="default: as in the job")
     parser.add_flag("--keep-freed-memory", "do not overwrite freed memory")
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.keep_freed_memory:
         restart_overwriting("sealift")
     on_second_signal(overwrite_live_rooms)
-    setup = set_up_role(args, "server")
+    setup = reported(set_up_role(args, "server"), args.status, "server")
     demand_descriptors(setup.job.serving)
     subject = find_subject(setup.agreement, setup.job.serving)
     attester = open_attester(setup, evidence_places(args))

@@ -16,6 +16,7 @@ from sealift.codec import parse_toml
 from sealift.crypto.identity import Identity
 from sealift.errors import PolicyError
 from sealift.events import Sink, emit, unfailing, wall_clock
+from sealift.health.reporting import report_until_exit
 from sealift.ids import Role
 from sealift.outsource.masked import SHARES, Share
 from sealift.outsource.module.servers import Servers
@@ -56,6 +57,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--device", default="cpu", choices=("cpu", "cuda"), help="device to use"
     )
+    parser.add_status()
     parser.add_path(
         "--kernels",
         metavar="FOLDER",
@@ -70,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
         read_whole(args.job, MAX_JOB_BYTES), source=str(args.job)
     )
     terms = (_of_own_process if own else _of_job)(args, identity)
-    sink = unfailing(open_events(args.events))
+    sink = report_until_exit(args.status, "share-server", open_events(args.events))
+    sink = unfailing(sink)
     place = parse_address(args.listen or terms[2])
     with closing(TcpListener(*place)) as listener:
         _serve(args, terms, listener, sink)

@@ -260,7 +260,7 @@ def _no_field(moment: object) -> list[str]:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """``host:port``.
+    """``host:port``; a host that is an IPv6 address may stand in brackets.
 
     Raises:
         MalformedError: for anything else.
@@ -270,6 +270,8 @@ def parse_address(text: str) -> tuple[str, int]:
         raise MalformedError(
             f"{text[:80]!r} is not an address of the form host:port", code="bad-address"
         )
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
     return host, int(port)
 
 
