@@ -579,11 +579,7 @@ class OwnerMeeting:
         raise error
 
     def _answer_texts(self, question: str, default: str) -> str:
-        """A file's answer about texts of the columns that it names.
-
-        Raises:
-            UsageError: ``unanswered``.
-        """
+        """A file's answer about texts of the columns that it names, or ``unanswered``."""
         if self.answers.send_texts is None:
             raise unanswered(self.answers.file, 'send_texts = ["COLUMN"], or []')
         return min(YES)
