@@ -46,7 +46,7 @@ _PROXY = (
 def lacking() -> str:
     """Why no namespaces can be made here; empty if they can."""
     if os.geteuid() != 0:
-        return "only root makes network namespaces"
+        return "this machine lacks root, who alone makes network namespaces"
     if missing := [each for each in ("ip", "nft") if shutil.which(each) is None]:
         return f"this machine lacks {missing[0]} (apt-get install iproute2 nftables)"
     name = f"sl{secrets.token_hex(3)}"
@@ -55,7 +55,7 @@ def lacking() -> str:
     )
     if made.returncode == 0:
         subprocess.run(["ip", "netns", "del", name], check=True)
-    return "" if made.returncode == 0 else "namespaces are not permitted here"
+    return "" if made.returncode == 0 else "this machine lacks network namespaces"
 
 
 class Organisations:
