@@ -2,9 +2,10 @@
 
 The product's own loop, on one owner's table in one process. Digits: 1,797 images of 8x8
 pixels; breast cancer: 569 rows of 30 measures (both of scikit-learn). A quarter of the rows
-is held out. Features are scaled by powers of ten, as whoever knows the measures would. Clip,
-batch and epochs were chosen once for each table, at epsilon 3, and stand here; choosing
-them again on real rows would spend of the budget, and is not counted.
+is held out. Features are divided by the power of ten above their largest value among all rows,
+which is not private.
+Clip, batch and epochs were set by hand for each table before any run; choosing them again on
+real rows would spend of the budget, and is not counted.
 """
 
 from __future__ import annotations

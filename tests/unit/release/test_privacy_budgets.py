@@ -89,6 +89,22 @@ def test_rounds_are_composed_whatever_their_order_and_grouping() -> None:
     assert not spent_epsilon([PrivateRound(1e-200, 0.5, 1)], 1e-5) <= 100
 
 
+def test_less_noise_never_costs_less() -> None:
+    """Where divergences overflow the library answers zero; so a host's 1e-160 was free."""
+    ordinary = PrivateRound(1.0, 0.01, 1000)
+    before = math.inf
+    for power in range(-300, 7):
+        noise = 10.0**power
+        found = spent_epsilon([PrivateRound(noise, 0.2, 1)], 1e-6)
+        assert found <= before
+        assert spent_epsilon([ordinary, PrivateRound(noise, 0.2, 1)], 1e-6) >= found
+        before = found
+        if noise < 1e-3:
+            assert found > 1000
+    poisoned = [ordinary, PrivateRound(1e-160, 0.2, 1)]
+    assert spent_epsilon(poisoned, 1e-6) == math.inf
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [

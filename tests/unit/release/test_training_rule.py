@@ -106,7 +106,7 @@ def test_private_steps_are_compared_as_a_whole() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *((name, bad) for name in ("clip", "noise") for bad in (0, -1, math.inf, math.nan)),
+        *((name, bad) for name in ("clip", "noise") for bad in (0, -1, 1e-7, 1e-160, math.inf, math.nan)),
         *(("batch", bad) for bad in (0, -1, (1 << 20) + 1)),
     ],
 )  # fmt: skip

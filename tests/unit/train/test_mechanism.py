@@ -163,6 +163,18 @@ def test_the_sum_is_divided_by_the_agreed_number() -> None:
     assert float(moved[0].norm()) == pytest.approx(1e-3 / 8, rel=1e-2)
 
 
+def test_a_recipes_own_chance_does_not_follow_from_the_jobs_seed() -> None:
+    """Masks go by a row's place: known ones would change with one row more before it."""
+    text = LINEAR.replace(
+        'model(batch["x"])', 'model(F.dropout(batch["x"], 0.5, model.training))'
+    )
+    terms = PrivateSteps(clip=0.5, noise=1e-6, batch=64)
+    found = [weights(train(text, terms=terms, steps=1)) for _ in range(2)]
+    assert not torch.allclose(*found, atol=1e-3)
+    same = [weights(train(terms=terms, steps=1)) for _ in range(2)]
+    assert torch.allclose(*same, atol=1e-5)
+
+
 def test_a_step_that_draws_no_row_is_noise_alone() -> None:
     def nobody(count: int, rate: float) -> Tensor:
         return draw_rows(count, 0.0)
@@ -220,7 +232,8 @@ def test_what_it_draws_from_is_the_operating_system() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mechanism.os, "urandom", counted)
         train(steps=1)
-    assert asked == [4 * 64, 16 * 4, 16 * 1]  # rows; weights and biases of Linear(4, 2)
+    # The recipe's own chance; rows; weights and biases of Linear(4, 2).
+    assert asked == [8, 4 * 64, 16 * 4, 16 * 1]
 
 
 @pytest.mark.parametrize("text", [PLAIN, LIGHTNING])

@@ -90,7 +90,8 @@ def test_code_is_trusted_only_where_the_agreement_says_so() -> None:
     with pytest.raises(PolicyError, match="privacy_trusts_code") as raised:
         made()
     assert raised.value.code == CODE
-    graph = replace(base, code=measure_bundle({"graph.json": b"{}"}, "graph.json"))
+    files = {"graph.json": b"{}", "assets/weights.safetensors": b""}
+    graph = replace(base, code=measure_bundle(files, "graph.json"))
     require_private(replace(graph, training=rule), SETTINGS)  # no program, no trust
     other = replace(base, code=measure_bundle({"a/graph.json": b""}, "a/graph.json"))
     with pytest.raises(PolicyError):  # a list of operations has one place

@@ -20,6 +20,7 @@ from sealift.codec import MAX_INTEGER, encode
 from sealift.crypto.hash import labelled
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import MAX_RANKS, Digest
+from sealift.release.accountant import LEAST_NOISE
 from sealift.release.agreement.privacy import bad_privacy
 from sealift.release.agreement.sums import SumEncoding
 from sealift.release.agreement.terms import (
@@ -116,9 +117,11 @@ class PrivateSteps:
     def __post_init__(self) -> None:
         for name in ("clip", "noise"):
             value = getattr(self, name)
-            if not (math.isfinite(value) and 0 < value <= MAX_NOISE):
+            # Less is lost in rounding: a row is then not clipped, or noise not counted.
+            if not LEAST_NOISE <= value <= MAX_NOISE:
                 raise bad_privacy(
-                    f"{name} is {value:g}; it must be above 0 and at most {MAX_NOISE:g}",
+                    f"{name} is {value:g}; it must be at least {LEAST_NOISE:g} and at most "
+                    f"{MAX_NOISE:g}",
                     name,
                 )
         if not 1 <= self.batch <= LIMITS["batch_rows"][1]:

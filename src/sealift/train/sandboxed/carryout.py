@@ -275,7 +275,6 @@ def _work_on(
                 slices,
                 task.private,
                 steps=sum(model.windows),
-                number=task.slice,
                 until=task.until,
                 after_step=after_step,
             )

@@ -11,6 +11,7 @@ Every call that may run a recipe's code goes through the recipe's guard.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
@@ -59,6 +60,18 @@ def enter_stream(seed: int, purpose: str, *parts: int | str) -> None:
     """Seed torch's default generators for what comes next."""
     chosen = stream_seed(seed, purpose, *parts)
     # Not torch.manual_seed: it asks for every kind of device, 0.3 ms on every step.
+    torch.default_generator.manual_seed(chosen)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(chosen)
+
+
+def _enter_secret_stream() -> None:
+    """Seed torch's default generators by chance, for a private step.
+
+    A recipe's own chance (dropout) goes by a row's place among those that were drawn. With
+    a stream that others know, one row more would change what the rows behind it give.
+    """
+    chosen = int.from_bytes(os.urandom(8))
     torch.default_generator.manual_seed(chosen)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(chosen)
@@ -224,7 +237,6 @@ class Training:
         terms: PrivateSteps,
         *,
         steps: int,
-        number: int = 0,
         until: int = 0,
         after_step: Callable[[], None] | None = None,
     ) -> None:
@@ -232,10 +244,9 @@ class Training:
 
         Args:
             rows: Of the whole table.
-            slices: Decide random streams, but never which rows are drawn, nor noise.
+            slices: Their epoch is where schedulers are. No stream of the job's seed is used.
             terms: Clip, noise and rows of a step.
             steps: To be made.
-            number: See ``train_slice``.
             until: See ``train_slice``.
             after_step: See ``train_slice``.
 
@@ -243,7 +254,7 @@ class Training:
             JobError: if the recipe fails, or its rows cannot be differentiated apart.
         """
         self.guard(self.model.train)
-        scope, epoch = scope_of(slices, number), slices[0].epoch
+        epoch = slices[0].epoch
         self.begin_epoch(epoch)
         gradients = PrivateGradients(
             self._recipe,
@@ -255,7 +266,7 @@ class Training:
             guard=self.guard,
         )
         for place in range(1, steps + 1):
-            enter_stream(self._settings.seed, "step", self.step, scope)
+            _enter_secret_stream()
             gradients.set(self.step)
             self.make_step(epoch)
             if place < steps and after_step is not None:
