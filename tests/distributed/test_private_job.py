@@ -30,7 +30,7 @@ WORK = replace(
 PRIVACY = "\n[{table}privacy]\nclip = 1.0\nnoise = 0.6\nbatch = 64\n"
 
 
-def world() -> World:
+def world(name: str = "ddp-private-world") -> World:
     def make(path: Path) -> None:
         made = make_world(path, WORK, plan="ddp")
         document = made.path / "agreement.toml"
@@ -41,7 +41,7 @@ def world() -> World:
         document.write_text(text + PRIVACY.format(table="training."))
         agree_again(made, plans='["ddp"]', sync='["round"]', prepare="false")
 
-    return World(made_once("ddp-private-world", make))
+    return World(made_once(name, make))
 
 
 def run(act: str) -> tuple[World, DemoRun, list[Any]]:
@@ -65,7 +65,9 @@ def test_three_ranks_tell_no_number_over_rows() -> None:
 
 def test_a_spent_budget_ends_training_and_the_model_so_far_is_handed_out() -> None:
     """One round of two: the real broker of one owner refuses the second."""
-    of = world().again("-budget")
+    of = world(
+        "ddp-budget-world"
+    )  # of its own: its vaults have another agreement in force
     steps = PrivateSteps(clip=1.0, noise=0.6, batch=64)
     tables = load_signed(of.agreement).agreement.resources
     owner = tables[0].owner
