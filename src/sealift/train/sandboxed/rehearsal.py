@@ -6,7 +6,8 @@ mean nothing. The loop is the one of a real run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -55,6 +56,7 @@ def _column(field: Field, rows: int, generator: torch.Generator) -> Tensor:
 
 
 SCOPE = "synthetic"
+_COMPARED = 4  # steps of a recipe and of its graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,88 @@ def rehearse(
         step_s=later[len(later) // 2],
         metrics=metrics,
         sums=forms,
+    )
+
+
+def find_difference(
+    program: LoadedRecipe,
+    graph: LoadedRecipe,
+    schema: Schema,
+    settings: TrainingSettings,
+) -> str:
+    """Train a recipe and its graph alike on synthetic rows: where they differ, or nothing.
+
+    What writes a graph down follows tensors alone. Gradients that are switched off, hooks,
+    functions with a gradient of their own, and numbers that change from step to step leave
+    no trace in it; so what both make of the same rows is compared.
+    """
+    torch.set_num_threads(settings.threads)
+    count = settings.batch_rows
+    table = synthetic_rows(schema, _COMPARED * count, seed=settings.seed + 1)
+    if graph.defines("prepare"):
+        sums = [
+            as_tensors(sum_table(e, table, schema, count)) for e in (program, graph)
+        ]
+        if not _alike(*sums):
+            return "the sums of prepare"
+    if not graph.defines("build"):
+        return ""
+    both = [Training(each, settings) for each in (program, graph)]
+    before = _state(both[0].model)
+    for step in range(_COMPARED):
+        last = step == _COMPARED - 1 and not settings.drop_last
+        size = max(1, count // 2) if last else count
+        batch = table[step * count : step * count + size]
+        place = [SliceId(step, SCOPE, step * count)]
+        losses = [e.train_slice(GroupRows([batch], schema), place) for e in both]
+        if not math.isclose(losses[0][0], losses[1][0], rel_tol=1e-3, abs_tol=1e-5):
+            return f"the loss of step {step + 1}"
+    states = [_state(each.model) for each in both]
+    if before.keys() != states[0].keys() or states[0].keys() != states[1].keys():
+        return "the names of the model's tensors"
+    for name, each in before.items():
+        moved, other = states[0][name] - each, states[1][name] - each
+        most = 1e-2 * float(moved.norm()) + 1e-6 * float(each.norm())
+        if not float((moved - other).norm()) <= most:
+            return f"{name} after {_COMPARED} steps"
+    measures = [each.evaluate(table, schema) for each in both]
+    if not _alike(*({n: torch.tensor(v) for n, v in e.items()} for e in measures)):
+        return "the measures"
+    return (
+        ""
+        if _answer_alike(both, (program, graph), table[:count], schema)
+        else "the answers"
+    )
+
+
+def _answer_alike(
+    both: Sequence[Training],
+    recipes: Sequence[LoadedRecipe],
+    table: Tensor,
+    schema: Schema,
+) -> bool:
+    if not recipes[1].defines("predict"):
+        return True
+    found = []
+    for each, recipe in zip(both, recipes, strict=True):
+        recipe.guard(each.model.eval)
+        with torch.inference_mode():
+            answer = recipe.predict(each.model, batch_from_rows(table.clone(), schema))
+        found.append(answer if isinstance(answer, dict) else {"": answer})
+    return _alike(*found)
+
+
+def _state(model: nn.Module) -> dict[str, Tensor]:
+    return {n: each.detach().double().clone() for n, each in model.state_dict().items()}
+
+
+def _alike(own: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return own.keys() == other.keys() and all(
+        each.shape == other[name].shape
+        and torch.allclose(
+            each.double(), other[name].double(), rtol=1e-3, atol=1e-5, equal_nan=True
+        )
+        for name, each in own.items()
     )
 
 

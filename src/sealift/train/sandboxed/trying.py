@@ -20,7 +20,7 @@ from sealift.train.loop.tasks import Rehearsal
 from sealift.train.sandboxed.graphrecipe import LoadedRecipe, load_recipe
 from sealift.train.sandboxed.parentpipe import WorkerEnd
 from sealift.train.sandboxed.recipe import Recipe, let_through
-from sealift.train.sandboxed.rehearsal import Asked, rehearse
+from sealift.train.sandboxed.rehearsal import Asked, find_difference, rehearse
 from sealift.train.sandboxed.training import enter_stream
 from sealift.train.worker.messages import (
     Exported,
@@ -82,8 +82,9 @@ class TriedRecipe:
         order, schema = self._order, schema_from_plain(self._order.schema)
         settings = order.settings
         enter_stream(settings.seed, "build")  # as a run builds its model
+        own = require_kind(recipe, Recipe)
         files = export_recipe(
-            require_kind(recipe, Recipe),
+            own,
             schema,
             parameters=settings.parameters,
             rows=settings.batch_rows,
@@ -92,6 +93,13 @@ class TriedRecipe:
         graph, weights = files[GRAPH_ENTRY], files[GRAPH_WEIGHTS]
         code = {GRAPH_ENTRY: graph}
         again = load_recipe(code, GRAPH_ENTRY, guard=let_through)
+        differs = find_difference(own, again, schema, settings)
+        if differs:
+            return NotExported(
+                f"as a graph it computes something else: {differs}. A graph does not follow "
+                "torch.no_grad(), hooks, a torch.autograd.Function of your own, or values "
+                "that change from step to step"
+            )
         tried = self._try(again, lambda _what: None)
         if len(graph) + len(weights) > len(self._parent.buffers):
             return NotExported("its weights are larger than this machine's free memory")
