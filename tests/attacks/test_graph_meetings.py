@@ -19,7 +19,7 @@ from sealift.meet import owner as owner_side
 from sealift.meet.messages import REASONS, BringCard, FromHost
 from sealift.meet.owner import MeetingProgress
 from sealift.meet.proposal import graph_digest
-from sealift.release.agreement import Agreement
+from sealift.release.agreement import Agreement, PrivacyBudget
 from sealift.release.agreement.code import load_assets, load_bundle, measure_bundle
 from sealift.release.agreement.resources import ReleaseRule
 from sealift.release.agreement.terms import (
@@ -150,6 +150,17 @@ def test_an_owners_rule_refuses_a_program_before_any_question(
     assert north.questions == []
     told = east.refused()
     assert f"north: {REASONS['code-recipe']}" in str(told)
+
+
+def test_an_owners_budget_refuses_a_job_without_noise_before_any_question(
+    host: LyingHost,
+) -> None:
+    budget = PrivacyBudget(epsilon=3.0, delta=1e-6)
+    north, _east = both(host, options={"privacy": budget})
+    refused = north.refused()
+    assert refused.code == "privacy-refused"
+    assert "[privacy]" in str(refused)
+    assert north.questions == []
 
 
 def test_no_agreement_about_a_program_has_an_owner_that_allows_graphs_alone(

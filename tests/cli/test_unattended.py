@@ -20,7 +20,7 @@ DIGEST = "sha256:" + "0" * 64
 def given(file: Path | None, **more: object) -> argparse.Namespace:
     found = {"no_terminal": file, "passphrase": False, "compare_if": "", "sign_if": ""}
     found |= {"status": None}
-    found |= {"decline": False, "allow": [], "only_graph": False}
+    found |= {"decline": False, "allow": [], "only_graph": False, "privacy": None}
     return argparse.Namespace(**{**found, **more})
 
 

@@ -165,7 +165,7 @@ class Owner:
         self._left = [*(self.answers or ())]
         given = {
             "data": self.table, "heldout": None, "compare_if": "", "sign_if": "",
-            "decline": False, "allow": (), "table": None, "only_graph": False,
+            "decline": False, "allow": (), "table": None, "only_graph": False, "privacy": None,
             "fields": None, "image_size": None, "image_mode": None,
         }  # fmt: skip
         self.args = argparse.Namespace(**(given | self.options))
@@ -223,6 +223,7 @@ class Owner:
                     args.decline,
                     args.allow,
                     only_graph=args.only_graph,
+                    privacy=args.privacy,
                 ),
                 ask=None if self.answers is None else self._answer,
                 clock=self.clock,

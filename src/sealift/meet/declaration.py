@@ -228,7 +228,8 @@ def declaration_of(
         accept=(Level.DEVELOPMENT,),
         output=replace(
             _usual_output(len(guests)),
-            metrics=metrics,
+            metrics=() if rule.privacy else metrics,
+            baseline_alone=rule.privacy is None,
             max_visits=_visits_for(parsed.settings, rule),
         ),
         travel=TravelRule(1, LEASE_S),

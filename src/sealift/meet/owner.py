@@ -80,7 +80,7 @@ from sealift.meet.terms import (
     sign_card,
     sign_consent,
 )
-from sealift.release.agreement import Agreement
+from sealift.release.agreement import Agreement, PrivacyBudget
 from sealift.release.agreement.code import Asset, load_bundle
 from sealift.release.agreement.holes import require_allowed
 from sealift.release.agreement.resources import ROWS_LEASE, ReleaseRule, Resource
@@ -186,6 +186,7 @@ class OwnerAnswers:
         send_texts: Columns whose unlisted texts the host may hear of; None if nothing was
             decided.
         only_graph: Whether its rule refuses a recipe that is a program.
+        privacy: The budget that its rule sets for its table; None for none.
     """
 
     compare_if: str = ""
@@ -195,6 +196,7 @@ class OwnerAnswers:
     file: str = field(default="", kw_only=True)
     send_texts: Sequence[str] | None = field(default=None, kw_only=True)
     only_graph: bool = field(default=False, kw_only=True)
+    privacy: PrivacyBudget | None = field(default=None, kw_only=True)
 
 
 @dataclass
@@ -377,6 +379,8 @@ class OwnerMeeting:
         self._guest.require_ours(declared, files)
         if self.answers.only_graph and declared.code.kind == "code":
             raise code_refused(self.place.name)
+        if self.answers.privacy is not None:
+            proposed_agreement(declared, ()).require_counted(self.tables[0].name)
         schema = schema_from_plain(declared.schema, source="the host's schema")
         fewest = fewest_rows(declared)
         if declared != self.kept.declaration:
@@ -389,13 +393,9 @@ class OwnerMeeting:
         try:
             self._require_allowed(proposed_agreement(declared, ()))
         except PolicyError:  # its owner reads what it refuses, and no table is touched
-            lines = tell_declared(
-                declared,
-                self.place.name,
-                operations=self._operations(declared),
-                colour=_is_coloured(),
-            )
-            for line in lines:
+            counts = self._operations(declared)
+            how: dict[str, Any] = {"operations": counts, "colour": _is_coloured()}
+            for line in tell_declared(declared, self.place.name, **how):
                 self.place.say(line)
             raise
         if not self._ask_to_compare(declared, schema, fewest):
@@ -407,6 +407,7 @@ class OwnerMeeting:
             lease_s=ROWS_LEASE.lease_s,
             heartbeat_s=ROWS_LEASE.heartbeat_s,
             recipe="graph" if self.answers.only_graph else "any",
+            privacy=self.answers.privacy,
         )
         body = TableCard(
             declaration=declared.digest,
@@ -549,11 +550,7 @@ class OwnerMeeting:
         return self.ask(question, "n").lower() in YES
 
     def _compare(self, schema: Schema, fewest: tuple[int, int]) -> None:
-        """Every cell, at home, and the number of rows; what does not fit is said here alone.
-
-        Raises:
-            SealiftError: for which the table cannot be used.
-        """
+        """Every cell, at home, and the number of rows; raises what does not fit, here alone."""
         began_s = self.clock()
         counted: list[int] = []
         error = self._misfit(schema, fewest, counted)
@@ -591,6 +588,8 @@ class OwnerMeeting:
         try:
             for each, rows in zip(self.tables, fewest, strict=False):
                 counted.append(each.count_rows(schema, rows))
+                if self.answers.privacy is not None:
+                    self.answers.privacy.require_rows(counted[-1])
         except SealiftError as error:
             return error
         except MemoryError as error:  # it waits as long as any other answer

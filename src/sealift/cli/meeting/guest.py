@@ -95,6 +95,14 @@ def add_parser(subparsers: Any) -> None:
         "--only-graph",
         "refuse a recipe that is a program, and let your keys go for a graph alone",
     )
+    parser.add_argument(
+        "--privacy",
+        nargs=2,
+        type=float,
+        metavar=("EPSILON", "DELTA"),
+        help="the most that all jobs together may spend on your table, by differential privacy; "
+        "your broker keeps to it (`sealift privacy plan` says what a budget pays for)",
+    )
     parser.add_flag(
         "--stay",
         "take part in the host's next runs, too, as far as the signed agreement allows them",

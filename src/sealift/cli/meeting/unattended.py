@@ -22,6 +22,8 @@ from sealift.events import Event, Sink, discard, emit
 from sealift.health.reporting import report_until_exit
 from sealift.ids import Digest
 from sealift.meet.owner import OwnerAnswers
+from sealift.release.accountant import require_accountant
+from sealift.release.agreement import PrivacyBudget
 from sealift.release.agreement.holes import EXCEPTIONS
 from sealift.release.files import read_whole
 from sealift.train.job.roleprocesses import EventLines, RoleEvent, parse_line
@@ -63,6 +65,21 @@ class Unattended:
         return () if self.file is None else ("--events", "-")
 
 
+def _rule_of(args: argparse.Namespace) -> dict[str, Any]:
+    """What the options say of the owner's own rule.
+
+    Raises:
+        MalformedError: ``bad-privacy``.
+        UnavailableError: ``extra-missing``: nothing here counts a budget.
+    """
+    if args.privacy is None:
+        return {"only_graph": args.only_graph}
+    require_accountant()
+    epsilon, delta = args.privacy
+    budget = PrivacyBudget(epsilon=epsilon, delta=delta)
+    return {"only_graph": args.only_graph, "privacy": budget}
+
+
 def attend(args: argparse.Namespace, *, owner: bool) -> Unattended:
     """Read the answers of ``--no-terminal FILE``, and write everything as events from here on.
 
@@ -74,11 +91,11 @@ def attend(args: argparse.Namespace, *, owner: bool) -> Unattended:
     given = OwnerAnswers()
     if owner:
         given = OwnerAnswers(args.compare_if, args.sign_if, args.decline, args.allow)
-    only_graph: bool = owner and args.only_graph  # a rule, and so no answer
+    rule = _rule_of(args) if owner else {}  # no answer: it is never asked for
     if args.no_terminal is None:
         if args.status is not None:
             raise UsageError("--status needs --no-terminal")
-        return Unattended(answers=replace(given, only_graph=only_graph))
+        return Unattended(answers=replace(given, **rule))
     if args.passphrase or given not in (OwnerAnswers(), OwnerAnswers(allow=[])):
         raise UsageError(
             "an option answers what --no-terminal answers, too",
@@ -93,8 +110,8 @@ def attend(args: argparse.Namespace, *, owner: bool) -> Unattended:
         found.get("decline", False),
         found.get("allow", []),
         file=args.no_terminal.name if owner else "",
-        only_graph=only_graph,
         send_texts=None if texts is None else tuple(texts),
+        **rule,
     )
     return Unattended(
         args.no_terminal,

@@ -431,10 +431,18 @@ class Agreement:
     def _check_budgets(self) -> None:
         """Refuse what could spend of a privacy budget, and is not counted."""
         tables = [each for each in self.resources if each.rule.privacy is not None]
-        why = self._uncounted() if tables else ""
-        if why:
+        if tables:
+            self.require_counted(tables[0].name)
+
+    def require_counted(self, table: str) -> None:
+        """Refuse this agreement for a table with a privacy budget, unless all that it spends counts.
+
+        Raises:
+            MalformedError: ``privacy-refused``.
+        """
+        if why := self._uncounted():
             raise MalformedError(
-                f"the owner's privacy budget for {tables[0].name} does not allow this agreement",
+                f"the owner's privacy budget for {table} does not allow this agreement",
                 why=why,
                 code="privacy-refused",
             )
