@@ -28,6 +28,7 @@ MAX_NODES: Final = 20_000
 MAX_CONSTANT_BYTES: Final = 64 << 20
 MAX_STATE_ENTRIES: Final = 20_000
 MAX_AXES: Final = 16
+MAX_NAMED: Final = 1_000  # outputs of a graph, and its updates
 ELEMENT_BYTES: Final = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4,
     "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
@@ -461,6 +462,8 @@ def _check_options(
 
 def _check_graph(document: GraphRecipeDocument, name: str, graph: Graph) -> None:
     values = document.forms()
+    if max(len(graph.outputs), len(graph.updates)) > MAX_NAMED:
+        refuse(f"graph {name}: {MAX_NAMED:,} outputs or updates are the most")
     for place, node in enumerate(graph.nodes):
         where = f"graph {name}, operation {place} ({node.operation[:80]})"
         _check_node(where, node, values)
@@ -631,9 +634,9 @@ def _check_outputs(document: GraphRecipeDocument) -> None:
     if document.loss is None and document.prepare is None:
         refuse("it has neither a loss nor sums to prepare")
     for name, graph in document.graphs().items():
-        forms = {
-            each: _form_of(document, graph, v) for each, v in graph.outputs.items()
-        }
+        values = document.forms()  # once: this runs where nobody limits its time
+        values += [form for node in graph.nodes for form in node.results]
+        forms = {each: values[v] for each, v in graph.outputs.items()}
         if not forms:
             refuse(f"graph {name} has no output")
         if name == "loss":
@@ -686,8 +689,3 @@ def values_of(node: Node) -> list[int]:
         items = given if argument.many and given is not None else [given]
         found += [n for n in items if n is not None and is_value(argument, n)]
     return found
-
-
-def _form_of(document: GraphRecipeDocument, graph: Graph, value: int) -> Form:
-    forms = document.forms()
-    return (forms + [form for node in graph.nodes for form in node.results])[value]

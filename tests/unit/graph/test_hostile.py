@@ -64,6 +64,11 @@ def a_constant_too_large(p: Plain) -> None:
     p["state"].append(entry | {"shape": [1 << 30]})
 
 
+def too_many_outputs(p: Plain) -> None:
+    outputs = p["evaluate"]["outputs"]
+    outputs.update({f"n{place}": outputs["loss"] for place in range(1_001)})
+
+
 def a_mask_as_index(p: Plain) -> None:
     node(p, "relu").update(
         operation="index.Tensor",
@@ -135,6 +140,7 @@ BAD: dict[str, tuple[Callable[[Plain], object], str]] = {
         lambda p: p["loss"]["outputs"].update(loss=9999),
         "is not a value",
     ),
+    "outputs": (too_many_outputs, "graph evaluate: 1,000 outputs or updates are the most"),
     "optimizer": (
         lambda p: p["optimizer"].update(name="Rprop"),
         "'Rprop' is not one of SGD, Adam, AdamW",
