@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch._C import _nn as compiled
 
-from sealift.graph.bounds import last_uses
+from sealift.graph.bounds import demand_bounds, last_uses, own_room
 from sealift.graph.document import (
     Form,
     Graph,
@@ -95,6 +95,7 @@ class CompiledGraph:
     """
 
     def __init__(self, document: GraphRecipeDocument, name: str) -> None:
+        self._document = document
         self._graph: Graph = document.graphs()[name]
         self._name = name
         self._inputs = len(document.inputs)
@@ -183,6 +184,8 @@ class CompiledGraph:
             step.put(values, made)
 
     def _compile(self, rows: int) -> list[_Step]:
+        """Its steps for a number of rows, once shapes and room are known to be right."""
+        demand_bounds(self._document, rows, memory_bytes=own_room(), names=[self._name])
         if len(self._steps) >= _MOST_COMPILED:  # no job has so many sizes of batches
             self._steps.clear()
             self._checked.clear()

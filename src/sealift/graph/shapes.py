@@ -26,7 +26,7 @@ def infer_shapes(name: str, family: str, arguments: Arguments) -> list[Shape]:
     try:
         rule = _RULES.get(name) or _FAMILIES[family]
         return rule(arguments)
-    except (IndexError, TypeError, ZeroDivisionError, ValueError):
+    except (IndexError, OverflowError, TypeError, ZeroDivisionError, ValueError):
         raise UnfitError("its arguments do not fit each other") from None
 
 
@@ -36,8 +36,9 @@ def count_work(
     """About how many additions and multiplications an operation makes."""
     made = sum(map(math.prod, results))
     if name == "scaled_dot_product_attention":
-        keys, width = arguments["key"][-2], arguments["key"][-1]
-        return 4 * math.prod(arguments["query"][:-1]) * keys * width
+        key, value = arguments["key"], arguments["value"]
+        made = math.prod(arguments["query"][:-1]) * key[-2]
+        return 2 * made * (key[-1] + value[-1])
     if family == "convolution":
         weight = arguments["weight"]
         taken = math.prod(arguments["input"]) if "output_padding" in arguments else made
@@ -45,8 +46,19 @@ def count_work(
     if family == "product":
         left = arguments.get("mat1", arguments.get("batch1", arguments.get("input")))
         return 2 * made * (left or arguments.get("self") or (1,))[-1]
+    if family == "pooling":
+        return 2 * made * _window_of(name, arguments, results[0])
     taken = sum(math.prod(each) for each in arguments.values() if _is_shape(each))
     return 4 * (made + taken)
+
+
+def _window_of(name: str, a: Arguments, made: Shape) -> int:
+    """How many elements one result of a pooling is made of, at most."""
+    axes = int(name[-2])
+    if "kernel_size" in a:
+        return math.prod(_spread(a["kernel_size"], axes, ()))
+    sizes = zip(a["self"][-axes:], made[-axes:], strict=True)
+    return math.prod(-(-size // parts) + 1 for size, parts in sizes)
 
 
 def demand(holds: bool, text: str) -> None:
@@ -431,6 +443,9 @@ def _pool(axes: int) -> Callable[[Arguments], list[Shape]]:
             _spread(a.get("dilation", [1]), axes, ()),
         ]  # fmt: skip
         sizes = zip(shape[-axes:], *numbers, strict=True)
+        for size, _stride, pad, dilation in zip(*numbers, strict=True):
+            half = 2 * pad <= dilation * (size - 1) + 1
+            demand(half, "the padding is more than half of the window")
         demand(a.get("divisor_override") != 0, "the divisor must not be 0")
         return [
             (*shape[:-axes], *(_window(*each, up=a["ceil_mode"]) for each in sizes))

@@ -15,8 +15,10 @@ from sealift.errors import JobError, MalformedError
 from sealift.graph.document import GRAPH_ENTRY
 from sealift.release.agreement.training import PrivateSteps
 from sealift.train.loop.tasks import SliceTask, StepForm, TaskInputs, TaskParent
-from sealift.train.sandboxed.carryout import carry_out
+from sealift.train.sandboxed.carryout import carry_out, rehearse_beforehand
 from sealift.train.sandboxed.graphrecipe import GraphRecipe, load_recipe
+from sealift.train.sandboxed.imports import unnoticed
+from sealift.train.sandboxed.mechanism import room_for
 from sealift.train.sandboxed.placement import HERE
 from sealift.train.sandboxed.privatesteps import PrivateGradients, row_gradients
 from sealift.train.sandboxed.recipe import let_through
@@ -103,6 +105,50 @@ def test_a_task_whose_batches_take_too_much_is_refused(
     with pytest.raises(MalformedError, match="GiB of memory") as found:
         rehearse(files)
     assert found.value.code == "bad-graph"
+
+
+def test_a_rehearsal_beforehand_whose_batches_take_too_much_is_refused(
+    files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {n: memoryview(e) for n, e in files.items() if n != GRAPH_ENTRY}
+    recipes.provide_assets(own)
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: (1 << 10, 1 << 10))
+    task = SliceTask("rehearse", TrainingSettings(batch_rows=4))
+    with pytest.raises(MalformedError, match="GiB of memory"):
+        rehearse_beforehand(
+            task, {GRAPH_ENTRY: files[GRAPH_ENTRY]}, GRAPH_ENTRY, guard=let_through,
+            notice=unnoticed, placement=HERE, is_enough=lambda: False,
+        )  # fmt: skip
+
+
+def test_an_answer_that_takes_too_much_is_refused_before_it_is_computed(
+    files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server knows how many rows it answers only as they are asked."""
+    graph = load(files)
+    model, batch = graph.build(), rows_for(VECTORS, 7)
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: (1 << 5, 1 << 5))
+    with pytest.raises(MalformedError, match="graph predict with a batch of 7 rows"):
+        graph.predict(model, batch)
+
+
+def test_private_steps_measure_as_many_rows_as_they_compute_at_once(
+    files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = load(files)
+    bounded = list[tuple[int, int]]()
+
+    def demand(rows: int, name: str, *, copies: int) -> None:
+        assert name == "loss"
+        bounded.append((rows, copies))
+
+    monkeypatch.setattr(graph, "demand_room", demand)
+    PrivateGradients(
+        graph, graph.build(), PrivateSteps(1.0, 1.0, 4), 8,
+        lambda some: rows_for(VECTORS, len(some)), placement=HERE, guard=let_through,
+    )  # fmt: skip
+    [(rows, copies)] = bounded
+    assert (rows, copies) == (1, room_for(8, 0.5))
 
 
 def test_products_of_a_graph_cannot_be_outsourced(files: dict[str, bytes]) -> None:

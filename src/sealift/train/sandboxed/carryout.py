@@ -177,6 +177,8 @@ def rehearse_beforehand(
     if is_enough():
         return
     recipe = load_recipe(files, entry, guard=guard, notice=notice)
+    if isinstance(recipe, GraphRecipe):
+        _check_fits(recipe, task)
     for form in task.forms:
         if is_enough():
             break

@@ -7,8 +7,6 @@ may say of the values that it was given.
 
 from __future__ import annotations
 
-import os
-import resource
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NoReturn
 
@@ -19,7 +17,7 @@ from torch import Tensor, nn
 
 from sealift import recipes
 from sealift.errors import MalformedError, SealiftError, require_value
-from sealift.graph.bounds import demand_bounds
+from sealift.graph.bounds import demand_bounds, own_room
 from sealift.graph.document import GRAPH_ENTRY, WEIGHTS, GraphRecipeDocument, read_graph
 from sealift.graph.interpreter import CompiledGraph
 from sealift.graph.optimizers import make_optimizer
@@ -96,7 +94,8 @@ class GraphModel(nn.Module):
         """Have other tensors in the place of buffers."""
         for name, value in updates.items():
             held, own = self.__dict__["places"][name]
-            held[own] = value.detach()
+            # It may be a view of a weight, or one number that is seen many times.
+            held[own] = value.detach().clone(memory_format=torch.contiguous_format)
 
 
 class GraphRecipe:
@@ -212,16 +211,21 @@ class GraphRecipe:
         """
         raise unfit("no-generate")
 
-    def demand_room(self, rows: int) -> None:
+    def demand_room(self, rows: int, *names: str, copies: int = 1) -> None:
         """Refuse batches of so many rows if they take more than this process may have.
+
+        Args:
+            rows: Of a batch.
+            names: Of the graphs that will run; none: all.
+            copies: How many such batches are computed at one time.
 
         Raises:
             MalformedError: ``bad-graph``.
         """
-        limit, _hard = resource.getrlimit(resource.RLIMIT_DATA)
-        if limit == resource.RLIM_INFINITY:
-            limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        demand_bounds(self.document, rows, memory_bytes=limit)
+        wanted = names or None
+        demand_bounds(
+            self.document, rows, memory_bytes=own_room(), names=wanted, copies=copies
+        )
 
     def graph(self, name: str) -> CompiledGraph:
         """One of its graphs; ``loss``, say."""

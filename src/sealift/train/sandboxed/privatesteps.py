@@ -70,6 +70,10 @@ class PrivateGradients:
         parts = -(-room // max(1, _MOST_NUMBERS // max(1, numbers)))
         self._at_once = -(-room // parts)
         self._least = parts * self._at_once
+        if isinstance(
+            recipe, GraphRecipe
+        ):  # it runs as a batch of one row, so many times
+            recipe.demand_room(1, "loss", copies=self._at_once)
 
     def set(self, step: int) -> None:
         """Draw a step's rows, and have every trained parameter's gradient.
