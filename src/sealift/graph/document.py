@@ -28,6 +28,7 @@ MAX_NODES: Final = 20_000
 MAX_CONSTANT_BYTES: Final = 64 << 20
 MAX_STATE_ENTRIES: Final = 20_000
 MAX_AXES: Final = 16
+_MOST_ELEMENTS: Final = (1 << 63) - 1
 MAX_NAMED: Final = 1_000  # outputs of a graph, and its updates
 ELEMENT_BYTES: Final = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4,
@@ -215,44 +216,13 @@ class GraphRecipeDocument:
         return encode(self)
 
 
+_SWITCHES: Final = frozenset({"maximize", "foreach", "fused", "nesterov", "amsgrad"})
+_COUNTS: Final = frozenset({"step_size", "T_max", "T_0", "T_mult", "total_iters"})
+_ALL: Final = frozenset({"lr", "weight_decay", "maximize", "foreach", "fused"})
+_ADAM: Final = _ALL | {"betas", "eps", "amsgrad"}
 OPTIMIZERS: Final[Mapping[str, frozenset[str]]] = {
-    "SGD": frozenset(
-        {
-            "lr",
-            "momentum",
-            "dampening",
-            "weight_decay",
-            "nesterov",
-            "maximize",
-            "foreach",
-            "fused",
-        }
-    ),
-    "Adam": frozenset(
-        {
-            "lr",
-            "betas",
-            "eps",
-            "weight_decay",
-            "amsgrad",
-            "maximize",
-            "foreach",
-            "fused",
-        }
-    ),
-    "AdamW": frozenset(
-        {
-            "lr",
-            "betas",
-            "eps",
-            "weight_decay",
-            "amsgrad",
-            "maximize",
-            "foreach",
-            "fused",
-        }
-    ),
-}
+    "SGD": _ALL | {"momentum", "dampening", "nesterov"}, "Adam": _ADAM, "AdamW": _ADAM,
+}  # fmt: skip
 SCHEDULES: Final[Mapping[str, frozenset[str]]] = {
     "StepLR": frozenset({"step_size", "gamma"}),
     "MultiStepLR": frozenset({"milestones", "gamma"}),
@@ -263,6 +233,32 @@ SCHEDULES: Final[Mapping[str, frozenset[str]]] = {
     "CosineAnnealingLR": frozenset({"T_max", "eta_min"}),
     "CosineAnnealingWarmRestarts": frozenset({"T_0", "T_mult", "eta_min"}),
 }
+_REQUIRED: Final[Mapping[str, str]] = {
+    "SGD": "lr", "Adam": "lr", "AdamW": "lr", "StepLR": "step_size",
+    "MultiStepLR": "milestones", "ExponentialLR": "gamma", "CosineAnnealingLR": "T_max",
+    "CosineAnnealingWarmRestarts": "T_0",
+}  # fmt: skip
+
+
+def option_problem(name: str, value: Any) -> str:
+    """What is wrong with the value of an optimizer's or schedule's option; empty if nothing."""
+    if name in _SWITCHES:
+        return (
+            "" if value is None or type(value) is bool else "is neither true nor false"
+        )
+    if name in _COUNTS:
+        return "" if type(value) is int and value >= 1 else "is no whole number above 0"
+    if name in ("betas", "milestones"):
+        kinds = (int,) if name == "milestones" else (int, float)
+        plain = isinstance(value, list | tuple) and all(type(v) in kinds for v in value)
+        if not plain or (name == "betas" and len(value) != 2):
+            return (
+                "is no list of two numbers"
+                if name == "betas"
+                else "is no list of whole numbers"
+            )
+        return "" if len(value) <= MAX_NODES else "has too many numbers"
+    return "" if type(value) in (int, float) else "is no number"
 
 
 def _size_at(size: Size, rows: int) -> int:
@@ -333,6 +329,8 @@ def walk(
         pairs = zip(operation.arguments, node.arguments, strict=True)
         arguments = {a.name: _resolve(a, value, shapes, rows) for a, value in pairs}
         found = infer_shapes(operation.name, operation.family, arguments)
+        if max(map(math.prod, found), default=0) > _MOST_ELEMENTS:
+            raise UnfitError("a result has more elements than can be counted")
         yield node, operation, arguments, found
         shapes += found
 
@@ -376,13 +374,21 @@ def _check_state(state: Sequence[StateEntry]) -> None:
                 f"constant {each.name} has {each.size_bytes:,} bytes, and "
                 f"{MAX_CONSTANT_BYTES:,} are the most"
             )
+        is_weight = each.kind in ("parameter", "frozen")
+        if is_weight and not _is_fraction_type(each.dtype):
+            refuse(
+                f"state {each.name} is a parameter, and its elements are no fractions"
+            )
         if each.same_as:
             other = before.get(each.same_as)
-            if other is None or (other.dtype, other.shape, other.same_as) != (
-                each.dtype,
-                each.shape,
-                "",
-            ):
+            fits = (
+                other is not None
+                and "constant" not in (each.kind, other.kind)
+                and is_weight == (other.kind in ("parameter", "frozen"))
+                and (other.dtype, other.shape, other.same_as)
+                == (each.dtype, each.shape, "")
+            )
+            if not fits:
                 refuse(f"state {each.name} cannot share the memory of {each.same_as}")
         before[each.name] = each
 
@@ -453,11 +459,12 @@ def _check_options(
             ):
                 refuse(f"option {name} of {of} names no parameter of the job")
             value = document.parameters[value["parameter"]]
-        numbers = value if isinstance(value, list | tuple) else [value]
-        if not all(each is None or isinstance(each, int | float) for each in numbers):
-            refuse(f"option {name} of {of} is no number")
-        if len(numbers) > MAX_NODES:
-            refuse(f"option {name} of {of} has too many numbers")
+        problem = option_problem(name, value)
+        if problem:
+            refuse(f"option {name} of {of} {problem}")
+    required = _REQUIRED.get(of)
+    if required is not None and required not in options:
+        refuse(f"{of} has no {required}")
 
 
 def _check_graph(document: GraphRecipeDocument, name: str, graph: Graph) -> None:
@@ -499,6 +506,17 @@ def _check_node(where: str, node: Node, values: Sequence[Form]) -> None:
             refuse(f"{where}: argument {argument.name} {problem}")
     for form in node.results:
         _check_form(where, form.dtype, form.shape)
+    _check_types(where, operation, node, values)
+
+
+def _check_types(
+    where: str, operation: Operation, node: Node, values: Sequence[Form]
+) -> None:
+    """Refuse element types for which an operation's shape, or the process's end, is open."""
+    truncates = operation.name == "div.Tensor_mode" and node.arguments[2] == "trunc"
+    # The smallest whole number by -1 ends the process.
+    if truncates and not _is_fraction_type(values[node.arguments[0]].dtype):
+        refuse(f"{where}: whole numbers are divided by rounding down (floor) alone")
     for argument, given in zip(operation.arguments, node.arguments, strict=True):
         if argument.name in ("index", "indices", "target") and argument.kind == "T":
             numbers = [
@@ -511,6 +529,10 @@ def _check_node(where: str, node: Node, values: Sequence[Form]) -> None:
                 refuse(
                     f"{where}: an index must be whole numbers: the shape may not depend on values"
                 )
+
+
+def _is_fraction_type(dtype: str) -> bool:
+    return dtype.startswith(("float", "bfloat"))
 
 
 def _is_index(
@@ -663,7 +685,7 @@ def _check_loss(forms: Mapping[str, Form]) -> None:
     loss = forms.get("loss")
     if set(forms) != {"loss"} or loss is None or loss.shape:
         refuse("the loss is not a single number")
-    if not loss.dtype.startswith(("float", "bfloat")):
+    if not _is_fraction_type(loss.dtype):
         refuse("the loss is not a fraction")
 
 

@@ -16,6 +16,7 @@ from sealift.graph.document import (
     NamedOptimizer,
     NamedSchedule,
     OptionGroup,
+    option_problem,
 )
 
 _OPTIMIZERS: Final = {
@@ -131,5 +132,8 @@ def _options(
     for name, value in options.items():
         if isinstance(value, dict):
             value = parameters[value["parameter"]]
+        problem = option_problem(name, value)  # the job may have set it
+        if problem:
+            raise ValueError(f"option {name} {problem}")
         found[name] = tuple(value) if isinstance(value, list | tuple) else value
     return found

@@ -77,6 +77,31 @@ def a_mask_as_index(p: Plain) -> None:
     )
 
 
+def whole_numbers_cut_off(p: Plain) -> None:
+    p["prepare"]["nodes"].append(
+        {
+            "operation": "div.Tensor_mode",
+            "arguments": [1, "=-1", "trunc"],
+            "results": [{"dtype": "int64", "shape": ["rows"]}],
+        }
+    )
+
+
+def add_state(p: Plain, kind: str, dtype: str = "float32", same_as: str = "") -> None:
+    entry = {"name": "c", "kind": kind, "dtype": dtype, "same_as": same_as}
+    p["state"].append(entry | {"shape": [8, 6]})
+
+
+def options(p: Plain) -> Plain:
+    found: Plain = p["optimizer"]["groups"][0]["options"]
+    return found
+
+
+def schedule(p: Plain, name: str, **given: Any) -> None:
+    named = {"name": name, "options": given, "interval": "step", "frequency": 1}
+    p["optimizer"]["schedules"].append(named)
+
+
 BAD: dict[str, tuple[Callable[[Plain], object], str]] = {
     "unknown-operation": (
         lambda p: node(p, "relu").update(operation="nonzero"),
@@ -140,7 +165,29 @@ BAD: dict[str, tuple[Callable[[Plain], object], str]] = {
         lambda p: p["loss"]["outputs"].update(loss=9999),
         "is not a value",
     ),
-    "outputs": (too_many_outputs, "graph evaluate: 1,000 outputs or updates are the most"),
+    "outputs": (
+        too_many_outputs,
+        "graph evaluate: 1,000 outputs or updates are the most",
+    ),
+    "whole-numbers-cut-off": (whole_numbers_cut_off, "are divided by rounding down"),
+    "whole-parameter": (lambda p: add_state(p, "parameter", "int64"), "no fractions"),
+    "shared-constant": (
+        lambda p: add_state(p, "constant", same_as="0.weight"),
+        "state c cannot share the memory of 0.weight",
+    ),
+    "buffer-that-is-a-weight": (
+        lambda p: add_state(p, "buffer", same_as="0.weight"),
+        "state c cannot share the memory of 0.weight",
+    ),
+    "rate": (lambda p: options(p).update(lr=None), "option lr of AdamW is no number"),
+    "no-rate": (lambda p: options(p).pop("lr"), "AdamW has no lr"),
+    "betas": (lambda p: options(p).update(betas=[0.9]), "no list of two numbers"),
+    "switch": (lambda p: options(p).update(amsgrad=1), "neither true nor false"),
+    "step-size": (
+        lambda p: schedule(p, "StepLR", step_size=0),
+        "option step_size of StepLR is no whole number above 0",
+    ),
+    "no-step-size": (lambda p: schedule(p, "StepLR"), "StepLR has no step_size"),
     "optimizer": (
         lambda p: p["optimizer"].update(name="Rprop"),
         "'Rprop' is not one of SGD, Adam, AdamW",
