@@ -42,43 +42,28 @@ from sealift.graph.document import (
 from sealift.graph.following import BUNDLE, Lines, followed
 from sealift.graph.operations import OPERATIONS, Argument
 from sealift.graph.optimizers import NoNameError, describe_optimizer
+from sealift.graph.rowlosses import row_losses
 from sealift.ids import Digest
 
 Batch = dict[str, Tensor]
 _LINE: Final = re.compile(r'File "bundle:([^"]+)", line (\d+)')
 _MODEL: Final = "model."
 # What is left out: these are the same wherever the graph runs.
-_IGNORED: Final = frozenset(
-    {
-        "device",
-        "layout",
-        "pin_memory",
-        "memory_format",
-        "non_blocking",
-        "copy",
-        "implicit",
-        "cudnn_enabled",
-        "cudnn_enable",
-        "sparse_grad",
-    }
-)
+_IGNORED: Final = frozenset({
+    "device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "implicit",
+    "cudnn_enabled", "cudnn_enable", "sparse_grad",
+})  # fmt: skip
 _IDENTITIES: Final = frozenset(
     {"clone", "contiguous", "alias", "lift_fresh_copy", "lift_fresh"}
 )
 _DROPPED: Final = frozenset(
     {"_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range_for_size"}
 )
-_TO_SIZE: Final = frozenset(
-    {
-        "view",
-        "reshape",
-        "_unsafe_view",
-        "squeeze",
-        "squeeze.dim",
-        "unflatten.int",
-        "flatten.using_ints",
-    }
-)
+_TO_SIZE: Final = frozenset({
+    "view", "reshape", "_unsafe_view", "squeeze", "squeeze.dim", "unflatten.int",
+    "flatten.using_ints",
+})  # fmt: skip
+_REPLACED: Final = {"creation": ("self", "s")}
 _SAME_OPERATION: Final = {
     "add.Scalar": "add.Tensor", "sub.Scalar": "sub.Tensor", "mul.Scalar": "mul.Tensor",
     "div.Scalar": "div.Tensor", "div.Scalar_mode": "div.Tensor_mode", "_to_copy": "to.dtype",
@@ -445,7 +430,7 @@ class _Exporter:
                 exported = torch.export.export(
                     module, given, dynamic_shapes=(axes,), strict=False
                 )
-                return exported.run_decompositions({})
+                return exported.run_decompositions(row_losses(exported))
 
         return _Translation(_guarded(follow), names, self._found, self._lines).made()
 
@@ -539,7 +524,20 @@ class _Translation:
         if name in _IDENTITIES:
             self._values[node.name] = self._value(node, node.args[0])
             return
+        if name == "broadcast_tensors":
+            self._broadcast(node)
+            return
         self._translate(node, name)
+
+    def _broadcast(self, node: Any) -> None:
+        """Stretch each of several tensors to the shape that all of them have then."""
+        self._parts[node.name] = parts = tuple(
+            f"{node.name}.{place}" for place in range(len(node.args[0]))
+        )
+        for own, given, made in zip(parts, node.args[0], node.meta["val"], strict=True):
+            form = self._form(node, made)
+            arguments = (_Value(self._value(node, given)), form.shape)
+            self._nodes.append(("expand", arguments, (form,), (own,)))
 
     def _padding(self, node: Any, given: Mapping[str, Any]) -> list[int]:
         """A convolution's padding that is given by a word, as numbers."""
@@ -579,8 +577,13 @@ class _Translation:
             given["size"] = list(forms[0].shape)
         if operation.family == "creation" or known in ("rand", "randn"):
             given |= _creation(name, given, forms[0])
+        # The shape of the result stands for what such an operation was given.
+        replaced = (
+            given.keys() if name in _TO_SIZE else _REPLACED.get(operation.family, ())
+        )
+        known_names = {a.name for a in operation.arguments} | _IGNORED | set(replaced)
         for each, value in given.items():
-            unknown = each not in {a.name for a in operation.arguments} | _IGNORED
+            unknown = each not in known_names
             if unknown and value not in (None, False, _default(node, each)):
                 raise self._refuse(node, f"{name} with {each} is not on the list")
         arguments = tuple(

@@ -143,3 +143,33 @@ def test_a_step_that_depends_on_rows_is_told_with_its_line() -> None:
         SealiftError, match=r"recipe\.py:\d+.*depends on values of the rows"
     ):
         export(text, VECTORS)
+
+
+STEP = """
+def configure_optimizers(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+OF_ROWS = {
+    "squares": 'F.mse_loss(model(batch["x"]), batch["x"][:, :3])',
+    "squares-of-rows": 'F.mse_loss(out, batch["x"][:, :3], reduction="none").mean()',
+    "entropies": 'F.cross_entropy(out, batch["y"], reduction="none").mean()',
+    "focal": '((1 - (-F.cross_entropy(out, batch["y"], reduction="none")).exp()) ** 2).sum()',
+    "weighted": """F.cross_entropy(
+        out, batch["y"], weight=torch.tensor([0.5, 1.0, 2.0]), ignore_index=1,
+        reduction="none",
+    ).mean()""",
+    "likelihoods": 'F.nll_loss(out.log_softmax(1), batch["y"], reduction="none").sum()',
+    "squeezed": 'F.cross_entropy(out.unsqueeze(1).squeeze(1), batch["y"])',
+    "new": 'F.cross_entropy(out + out.new_zeros(len(out), 3), batch["y"])',
+}
+
+
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_losses_as_they_are_usually_written_have_a_graph(name: str) -> None:
+    model = MLP.partition("def loss")[0]
+    loss = f"""
+def loss(model, batch):
+    out = model(batch["x"])
+    return {OF_ROWS[name]}
+"""
+    assert train_both(model + loss + STEP, VECTORS) < 1e-6

@@ -122,10 +122,11 @@ def test_a_rehearsal_beforehand_whose_batches_take_too_much_is_refused(
 
 
 def test_an_answer_that_takes_too_much_is_refused_before_it_is_computed(
-    files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A server knows how many rows it answers only as they are asked."""
-    graph = load(files)
+    answers = 'def predict(model, batch):\n    return model(batch["x"])\n'
+    graph = load(export(MLP + answers, VECTORS))
     model, batch = graph.build(), rows_for(VECTORS, 7)
     monkeypatch.setattr(resource, "getrlimit", lambda _kind: (1 << 5, 1 << 5))
     with pytest.raises(MalformedError, match="graph predict with a batch of 7 rows"):
