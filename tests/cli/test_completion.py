@@ -78,7 +78,7 @@ def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Shell:
 def test_nouns_and_verbs(shell: Shell) -> None:
     nouns = {each.split()[0] for each in NOUNS}
     assert shell.offers("") >= nouns
-    assert shell.offers("re") == {"receipt", "resume"}
+    assert shell.offers("re") == {"receipt", "recipe", "resume"}
     assert shell.offers("agreement", "s") == {"show", "sign"}
     assert shell.offers("broker", "re") == {"restore"}
     assert shell.offers("attest", "collateral", "m") == {"make"}
