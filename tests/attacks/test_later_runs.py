@@ -65,7 +65,7 @@ def text_of(
     recipe = host.recipe
     (recipe / "job.toml").write_text(JOB.format(epochs=epochs, rate=rate))
     address = host.host.declaration.job.split('orchestrator = "')[1].split('"')[0]
-    return job_text(recipe, "wards", 2, address, number)
+    return job_text(recipe, "wards", 2, address, number, kind="code")
 
 
 def refused(call: Callable[[], object]) -> SealiftError:

@@ -26,7 +26,9 @@ def test_invitations_to_this_machine_are_said_to_be_that(
     address: str,
     here_only: bool,
 ) -> None:
-    args = argparse.Namespace(invite=NAMES, listen=LISTEN, address=address, days=2)
+    args = argparse.Namespace(
+        invite=NAMES, listen=LISTEN, address=address, days=2, no_terminal=None
+    )
     place = open_folder(tmp_path, HOST)
     invited = invitations_for(
         create_identity(HOST), NAMES, address=address or LISTEN, days=2

@@ -10,8 +10,9 @@ import pytest
 from sealift.errors import PolicyError
 from sealift.release.agreement.code import measure_bundle
 from sealift.release.agreement.training import PrivateSteps
+from sealift.train.loop.privacy import require_private
 from sealift.train.loop.statistics import Measured
-from sealift.train.loop.trainer import Trainer, require_private
+from sealift.train.loop.trainer import Trainer
 from sealift.travel.accelerator.setup import LoadedCargo
 from tests.unit.train.joints import cargo, in_place, joint
 from tests.unit.train.recipes import LIGHTNING, SETTINGS

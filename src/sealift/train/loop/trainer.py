@@ -22,13 +22,13 @@ from typing import Final, Self
 from sealift.channel.device.device import SummingEngine
 from sealift.data.schedule.visits import VisitBatch
 from sealift.data.schema.alike import demand_alike
-from sealift.errors import JobError, MalformedError, PolicyError, require_value
-from sealift.graph.document import GRAPH_ENTRY
+from sealift.errors import JobError, MalformedError, require_value
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Purpose
 from sealift.release.agreement.training import PrivateSteps
 from sealift.train.loop.faults import unfit
 from sealift.train.loop.held import Content, part_of, read_of
+from sealift.train.loop.privacy import demand_private, not_private, require_private
 from sealift.train.loop.products import Outsourcing, step_forms
 from sealift.train.loop.states import (
     MODEL,
@@ -211,7 +211,7 @@ class Trainer:
         private: PrivateSteps | None = None,
     ) -> None:
         if private is not None:
-            _demand_private(private, settings, products)
+            demand_private(private, settings, outsourced=products is not None)
         self._private = private
         self.number, self.products = number, products
         self._moves = moves
@@ -457,7 +457,7 @@ class Trainer:
 
     def _prepare(self, cargo: Sequence[LoadedCargo]) -> dict[str, Measured]:
         if self._private is not None:
-            raise _not_private("sums of prepare would be made", "they have no noise")
+            raise not_private("sums of prepare would be made", "they have no noise")
         self._verify_sums()
         done = self._do("prepare", cargo)
         before = [self._statistics] if self._statistics else []
@@ -551,61 +551,13 @@ class Trainer:
             self._settled[name] = Settled(state)
 
 
-def require_private(agreement: Agreement, settings: TrainingSettings) -> None:
-    """Refuse a job that says [privacy] and would tell more than private steps do.
-
-    Raises:
-        PolicyError: ``privacy-not-enforced``.
-    """
-    rule = agreement.training_rule
-    if rule.privacy is None:
-        return
-    _demand_private(rule.privacy, settings, None)
-    if agreement.code.entry != GRAPH_ENTRY and not rule.privacy_trusts_code:
-        raise _not_private(
-            "its recipe is a program, which may keep rows and let them out",
-            "the agreement does not say privacy_trusts_code = true",
-            "Propose a recipe without a program, or have all parties agree on "
-            "privacy_trusts_code = true",
-        )
-
-
-def _demand_private(
-    private: PrivateSteps, settings: TrainingSettings, products: Outsourcing | None
-) -> None:
-    """Refuse a job of which more would leave than its private steps."""
-    if settings.batch_rows != private.batch:
-        raise _not_private(
-            f"batch_rows is {settings.batch_rows}, and [privacy] has batch = {private.batch}",
-            "both say how many rows a step has",
-        )
-    if settings.prepare:
-        raise _not_private("it makes sums of prepare", "they have no noise")
-    if settings.measure:
-        raise _not_private(
-            f"the measure {settings.measure} chooses what is handed out",
-            "measures are of rows, and have no noise",
-        )
-    if products is not None:
-        raise _not_private("its products are outsourced", "their servers see each step")
-
-
 def _demand_whole_table(cargo: Sequence[LoadedCargo]) -> None:
     """Rows are drawn of a whole table: so many rows are what an owner's budget is counted by."""
     if len(cargo) != 1 or cargo[0].stop.rows != cargo[0].resource.rows:
-        raise _not_private(
+        raise not_private(
             "a training would see several tables, or a part of one",
             "rows are drawn by chance from one whole table",
         )
-
-
-def _not_private(what: str, why: str, fix: str = "") -> PolicyError:
-    return PolicyError(
-        f"the job's steps are private, but {what}",
-        why=why,
-        fix=fix,
-        code="privacy-not-enforced",
-    )
 
 
 def in_order(cargo: Sequence[LoadedCargo]) -> list[LoadedCargo]:

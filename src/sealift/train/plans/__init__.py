@@ -28,7 +28,7 @@ from sealift.release.agreement import (
     Resource,
 )
 from sealift.train.loop.measures import numbers_of
-from sealift.train.loop.trainer import require_private
+from sealift.train.loop.privacy import require_private
 from sealift.travel.accelerator.rules import check_cargo
 from sealift.travel.settings import JobSettings, TrainingSettings, require_agreed
 from sealift.travel.visit.lease import check_seconds
