@@ -337,8 +337,11 @@ def test_a_client_that_says_nothing_for_too_long_is_let_go() -> None:
 
 
 def test_what_does_not_parse_ends_one_session_and_is_counted() -> None:
-    with (served := Served()).running(), served.connect() as other:
-        client = served.connect()
+    with (
+        (served := Served()).running(),
+        served.connect() as other,
+        served.connect() as client,
+    ):
         client._session.send(b"no packet")
         with pytest.raises(MalformedError) as refused:
             client.predict(rows(1.0))
