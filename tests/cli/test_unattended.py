@@ -12,7 +12,7 @@ import pytest
 from sealift.cli.meeting.place import open_folder
 from sealift.cli.meeting.unattended import Unattended, attend
 from sealift.errors import SealiftError
-from sealift.meet.owner import OwnerAnswers
+from sealift.meet.question import OwnerAnswers
 
 DIGEST = "sha256:" + "0" * 64
 

@@ -25,7 +25,8 @@ from sealift.meet.declaration import declaration_of, invitations_for
 from sealift.meet.host import Host
 from sealift.meet.invitation import HOST, Invitation
 from sealift.meet.messages import FromHost
-from sealift.meet.owner import MeetingProgress, OwnerAnswers, OwnerMeeting, read_kept
+from sealift.meet.owner import MeetingProgress, OwnerMeeting, read_kept
+from sealift.meet.question import OwnerAnswers
 from sealift.meet.state import MeetingState
 from sealift.meet.terms import Declaration
 from sealift.release.agreement.code import find_assets

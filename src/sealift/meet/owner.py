@@ -61,6 +61,7 @@ from sealift.meet.packages import require_packages
 from sealift.meet.question import (
     YES,
     DepartureLines,
+    OwnerAnswers,
     ask_categories,
     say_gone,
     tell_comparison,
@@ -80,7 +81,7 @@ from sealift.meet.terms import (
     sign_card,
     sign_consent,
 )
-from sealift.release.agreement import Agreement, PrivacyBudget
+from sealift.release.agreement import Agreement
 from sealift.release.agreement.code import Asset, load_bundle
 from sealift.release.agreement.holes import require_allowed
 from sealift.release.agreement.resources import ROWS_LEASE, ReleaseRule, Resource
@@ -173,32 +174,6 @@ def answer_delay_s(spent_s: float) -> float:
     return until_s - spent_s
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerAnswers:
-    """What an owner has decided before it is asked.
-
-    Attributes:
-        compare_if: Digest of the declaration that its table may be compared with; or empty.
-        sign_if: Digest of the terms that it signs; or empty.
-        decline: Whether it says no.
-        allow: Names of what it signs although that is below this program's floor.
-        file: Name of the file that answers; empty where a person or options do.
-        send_texts: Columns whose unlisted texts the host may hear of; None if nothing was
-            decided.
-        only_graph: Whether its rule refuses a recipe that is a program.
-        privacy: The budget that its rule sets for its table; None for none.
-    """
-
-    compare_if: str = ""
-    sign_if: str = ""
-    decline: bool = False
-    allow: Sequence[str] = ()
-    file: str = field(default="", kw_only=True)
-    send_texts: Sequence[str] | None = field(default=None, kw_only=True)
-    only_graph: bool = field(default=False, kw_only=True)
-    privacy: PrivacyBudget | None = field(default=None, kw_only=True)
-
-
 @dataclass
 class OwnerMeeting:
     """One owner's way through a meeting.
@@ -220,7 +195,7 @@ class OwnerMeeting:
     identity: Identity
     tables: Sequence[BroughtTable]
     kept: MeetingProgress
-    answers: OwnerAnswers = OwnerAnswers()
+    answers: OwnerAnswers = field(default_factory=OwnerAnswers)
     ask: Callable[[str, str], str] | None = None
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -273,8 +248,10 @@ class OwnerMeeting:
         """The card that was made says whether there are held-out rows.
 
         Raises:
-            UsageError: ``heldout-differs``.
+            UsageError: ``heldout-differs``, ``rule-differs``.
         """
+        if self.kept.card is not None:
+            self.answers.require_in(self.kept.card.body.rule)
         card, heldout = self.kept.card, self._has_heldout
         if self.answers.decline or card is None or card.body.heldout is heldout:
             return

@@ -14,21 +14,23 @@ a try. Source: spec/meeting.md section 7.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sealift.crypto.hash import stretch
 from sealift.crypto.keys import Label
 from sealift.data.schema.document import field_to_plain
 from sealift.data.schema.schema import Schema
-from sealift.errors import quote_foreign
+from sealift.errors import UsageError, quote_foreign
 from sealift.ids import Digest
 from sealift.meet.invitation import HOST
 from sealift.meet.messages import MAX_PROPOSED
 from sealift.meet.terms import Declaration, Terms, proposed_agreement
-from sealift.release.agreement import Agreement
+from sealift.release.agreement import Agreement, PrivacyBudget
 from sealift.release.agreement.explain import explain, explain_lines
 from sealift.release.agreement.phrases import count
+from sealift.release.agreement.resources import ReleaseRule
 
 YES: Final = frozenset({"y", "yes"})
 FEWEST_ROWS: Final = 10  # a text in fewer rows could identify a person
@@ -234,3 +236,50 @@ def ask_categories(
         if ask(question, "n") in YES:
             told[column] = tuple(texts)
     return told
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerAnswers:
+    """What an owner has decided before it is asked.
+
+    Attributes:
+        compare_if: Digest of the declaration that its table may be compared with; or empty.
+        sign_if: Digest of the terms that it signs; or empty.
+        decline: Whether it says no.
+        allow: Names of what it signs although that is below this program's floor.
+        file: Name of the file that answers; empty where a person or options do.
+        send_texts: Columns whose unlisted texts the host may hear of; None if nothing was
+            decided.
+        only_graph: Whether its rule refuses a recipe that is a program.
+        privacy: The budget that its rule sets for its table; None for none.
+    """
+
+    compare_if: str = ""
+    sign_if: str = ""
+    decline: bool = False
+    allow: Sequence[str] = ()
+    file: str = field(default="", kw_only=True)
+    send_texts: Sequence[str] | None = field(default=None, kw_only=True)
+    only_graph: bool = field(default=False, kw_only=True)
+    privacy: PrivacyBudget | None = field(default=None, kw_only=True)
+
+    def require_in(self, rule: ReleaseRule) -> None:
+        """Refuse options that the rule which was announced to the meeting does not have.
+
+        Raises:
+            UsageError: ``rule-differs``.
+        """
+        wanted = {
+            "--only-graph": self.only_graph,
+            "--privacy": self.privacy is not None,
+        }
+        kept = {
+            "--only-graph": rule.recipe == "graph",
+            "--privacy": rule.privacy == self.privacy,
+        }
+        for option in (name for name in wanted if wanted[name] and not kept[name]):
+            raise UsageError(
+                f"{option} came too late for this meeting",
+                why="the rule of your table was announced to it without that",
+                code="rule-differs",
+            )

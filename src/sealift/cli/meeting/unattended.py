@@ -21,7 +21,7 @@ from sealift.errors import MalformedError, UsageError, nearest
 from sealift.events import Event, Sink, discard, emit
 from sealift.health.reporting import report_until_exit
 from sealift.ids import Digest
-from sealift.meet.owner import OwnerAnswers
+from sealift.meet.question import OwnerAnswers
 from sealift.release.accountant import require_accountant
 from sealift.release.agreement import PrivacyBudget
 from sealift.release.agreement.holes import EXCEPTIONS
