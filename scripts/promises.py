@@ -1,7 +1,9 @@
 """Does every promise name a test that exists?
 
 The tables of SECURITY.md with the heading `against | promise | test`, and those of
-docs/explanation/attacks.md with `tests`, are read. What a row names must exist: a test's
+docs/explanation/attacks.md with `tests`, are read, and in SECURITY.md each point of a list that
+begins with a bold name, `* **Against ...**`: it says what holds against somebody. Whatever any
+sentence of SECURITY.md names must exist, and each of those must name something: a test's
 file, a test's function, a folder below `tests`, a target of the Makefile, or a row of the
 table of attacks (T5). Wildcards have to match something. Whether that test shows what the
 promise says is for people to judge; a line of tests/mutants/ breaks what it should see.
@@ -18,6 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 CELL = re.compile(r"(?<!\\)\|")
 CODE = re.compile(r"`([^`]+)`")
+POINT = re.compile(r"^\* \*\*(.+?)\*\*(?:.*\n)(?:  .*\n)*", re.MULTILINE)
+TEST = re.compile(r"(?:tests/|unit/|test_|make )\S+")
 ROW_NAME = re.compile(r"\b[A-Z]\d+\b")
 
 
@@ -94,6 +98,22 @@ def faults(root: Path) -> Iterator[str]:
             )
         if not counted:
             yield f"{name}: no table has a column {column!r}"
+    yield from sentences(root / "SECURITY.md", known)
+
+
+def sentences(page: Path, known: Known) -> Iterator[str]:
+    """What is said outside of tables."""
+    text = page.read_text("utf-8")
+    for point in POINT.finditer(text):
+        if not any(map(TEST.fullmatch, CODE.findall(point[0]))):
+            yield f"{page.name}: the point {point[1]!r} names no test"
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.startswith("|"):
+            yield from (
+                f"{page.name}:{number}: there is no test {each}"
+                for each in CODE.findall(line)
+                if TEST.fullmatch(each) and not known.has(each)
+            )
 
 
 def main(root: Path = ROOT) -> int:

@@ -65,3 +65,21 @@ def test_a_page_without_its_table_is_a_fault(tmp_path: Path) -> None:
     complaints(tmp_path, "T1")
     (tmp_path / "SECURITY.md").write_text("| against | promise |\n|---|---|\n")
     assert "no table has a column 'test'" in "".join(promises.faults(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("sentence", "fault"),
+    [
+        ("* **Against a thief.** Nothing leaves.", "'Against a thief.' names no test"),
+        ("* **Against a thief.** Nothing\n  leaves (`test_rows`).", ""),
+        ("* Thieves are not kept out.", ""),
+        ("Nothing leaves (`test_columns`).", "SECURITY.md:6: there is no test"),
+    ],
+)
+def test_sentences_outside_of_tables(tmp_path: Path, sentence: str, fault: str) -> None:
+    complaints(tmp_path, "T1")
+    page = tmp_path / "SECURITY.md"
+    page.write_text(f"{page.read_text()}\n{sentence}\n")
+    said = "".join(promises.faults(tmp_path))
+    assert fault in said
+    assert bool(fault) == bool(said)
