@@ -16,9 +16,12 @@ from sealift.cli.main import main
 from sealift.data.schema.document import parse_schema, schema_to_plain
 from sealift.errors import UsageError
 from sealift.ids import Digest
+from sealift.release.agreement import PrivacyBudget
 from sealift.release.agreement.code import measure_bundle
+from sealift.release.agreement.training import PrivateSteps
 from sealift.serve.rowfiles import beside
 from sealift.train.output.modelfacts import ModelFacts, write_facts
+from sealift.train.output.privateterms import PrivateTable, PrivateTerms
 
 RECIPE = b"""
 import torch
@@ -264,6 +267,27 @@ def test_a_card_quotes_what_a_file_says(
     assert len(line) < 120
 
 
+def test_the_card_of_private_steps(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    budget = PrivacyBudget(epsilon=3.0, delta=1e-6)
+    tables = tuple(
+        PrivateTable(owner=owner, rows=rows, rounds=2, budget=each)
+        for owner, rows, each in (("north", 1200, budget), ("east", 300, None))
+    )
+    steps = PrivateSteps(clip=1.0, noise=2.0, batch=30)
+    terms = PrivateTerms(steps=steps, at_home=True, trusts_code=True, tables=tables)
+    write_model(folder, privacy=terms)
+    assert main(["model", "card", "model.safetensors"]) == 0
+    shown = capsys.readouterr().out
+    assert "privacy     private steps, unit one row: sampler Poisson" in shown
+    assert "north: 2 rounds of 40 steps over 1,200 rows" in shown
+    assert f"at most {budget}" in shown
+    assert "had to be honest" in shown
+    assert "privacy_trusts_code = true" in shown
+    assert "no differential privacy" not in shown
+
+
 def test_the_card(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["model", "card", "model.safetensors"]) == 0
     shown = capsys.readouterr()
@@ -276,6 +300,7 @@ def test_the_card(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "            healed int64, a label of 2 classes",
         "measures    auc 0.875",
         "level       development",
+        "            the model may remember single rows: there is no differential privacy",
     ):
         assert line in shown.out.splitlines()
     assert "keeps NOBODY out" in shown.out

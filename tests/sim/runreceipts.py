@@ -131,7 +131,8 @@ def release(
         identity=consortium.identities[owner].public_key if home else None,
     )
     name, verified = f"{owner}-{part}", consortium.verified()
-    terms = replace(RUN, plan="ddp") if home else RUN
+    private = consortium.agreement.training_rule.privacy
+    terms = replace(RUN, plan="ddp" if home else "travel", privacy=private)
     key, logged = collect_release(session, verified, name, clock=lambda: 0.0, run=terms)
     key.wipe()
     return logged
@@ -175,7 +176,7 @@ def run_receipt(
     return RunReceipt(
         made_at_s=int(NOW_S) + 60,
         agreement=consortium.signed(),
-        settings=JobSettings(),
+        settings=JobSettings(privacy=agreement.training_rule.privacy),
         accounts=(),
         manifest=RunManifest(
             job="job-1",

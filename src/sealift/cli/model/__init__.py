@@ -111,9 +111,13 @@ def _card_lines(facts: ModelFacts) -> Iterator[tuple[str, str]]:
         yield "parameters", ", ".join(named)
     yield "weights", str(facts.weights)
     yield "level", facts.level
+    if facts.privacy is not None:
+        for number, line in enumerate(facts.privacy.say()):
+            yield "" if number else "privacy", line
     bare = Level(facts.level.split(" ", 1)[0])
     yield "limits", f"the level {KEPT_OUT[bare]}"
-    yield "", "the model may remember single rows: there is no differential privacy"
+    if facts.privacy is None:
+        yield "", "the model may remember single rows: there is no differential privacy"
     yield (
         "",
         "measures are of these owners' held-out rows; other rows may differ from them",

@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from sealift.attest.level import check_level
-from sealift.codec import decode, encode
+from sealift.codec import encode, from_plain, parse
 from sealift.crypto.hash import sha256_of
 from sealift.data.schema.document import schema_from_plain, schema_to_plain
 from sealift.errors import IntegrityError, MalformedError, unreadable
@@ -33,6 +33,7 @@ from sealift.train.loop.states import (
 )
 from sealift.train.loop.statistics import Statistic
 from sealift.train.output.manifest import RunManifest
+from sealift.train.output.privateterms import PrivateTerms, private_terms
 from sealift.train.output.runreceipt import RunReceipt
 from sealift.train.plans import PlanName
 
@@ -62,6 +63,7 @@ class ModelFacts:
         measures: Over all held-out rows.
         statistics: Totals of ``prepare`` that the agreement lets out.
         weights: Digest of the model's state.
+        privacy: How steps were private; None, and not written, if they were not.
     """
 
     format: Literal["sealift-trained-model"] = "sealift-trained-model"
@@ -82,6 +84,14 @@ class ModelFacts:
     measures: dict[str, float]
     statistics: dict[str, Statistic] = field(default_factory=dict)
     weights: Digest
+    privacy: PrivateTerms | None = None
+
+    def to_fields(self) -> dict[str, object]:
+        """As the codec writes it: what is not private says what it always said."""
+        plain = {each.name: getattr(self, each.name) for each in fields(self)}
+        if self.privacy is None:
+            del plain["privacy"]
+        return plain
 
     def __post_init__(self) -> None:
         check_level(self.level)
@@ -130,6 +140,7 @@ def facts_of(
         metrics=manifest.metrics,
         statistics=manifest.statistics,
         weights=manifest.weights,
+        privacy=private_terms(agreement, manifest.visits),
     )
 
 
@@ -205,7 +216,11 @@ def facts_in(content: bytes) -> ModelFacts | None:
     text = read_metadata(content).get(KEY)
     if text is None:
         return None
-    return decode(ModelFacts, text.encode(), max_bytes=MAX_FACTS_BYTES)
+    plain = parse(text.encode(), max_bytes=MAX_FACTS_BYTES)
+    if isinstance(plain, dict):
+        plain.setdefault("privacy", None)
+    found: ModelFacts = from_plain(ModelFacts, plain)
+    return found
 
 
 def demand_made(content: bytes, name: str, receipt: RunReceipt) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from sealift.errors import (
     MalformedError,
     PolicyError,
     SealiftError,
+    UnavailableError,
     quote_foreign,
 )
 from sealift.ids import Digest
@@ -50,6 +51,7 @@ from sealift.train.output.accounts import (
     verify_accounts,
 )
 from sealift.train.output.manifest import RunManifest, judge_manifest
+from sealift.train.output.privateterms import private_terms
 from sealift.train.output.uses import Uses
 from sealift.train.plans import Coverage
 from sealift.travel.settings import JobSettings, require_agreed
@@ -489,6 +491,16 @@ def _coverage(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     return "; ".join(said)
 
 
+def _privacy(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
+    """What private steps bound, and that no budget paid for more than it allows."""
+    terms = private_terms(verified.agreement, receipt.manifest.visits)
+    if terms is None:
+        return ""
+    with suppress(UnavailableError):  # then each line says that nothing was computed
+        terms.require_within()
+    return "; ".join((*terms.say(), _said_by(receipt, verified)))
+
+
 def _trained(receipt: RunReceipt, verified: VerifiedAgreement) -> Counter[str]:
     """How often each owner's rows were trained on, by receipts of it."""
     visits: Counter[str] = Counter()
@@ -554,6 +566,7 @@ _CHECKS: Final[Mapping[str, Any]] = {
     "keys released": _released,
     "use of rows": _used,
     "coverage": _coverage,
+    "privacy": _privacy,
     "accounts": _accounts,
     "run": _together,
     "checkpoints": _checkpoints,
