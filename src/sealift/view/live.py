@@ -60,6 +60,8 @@ class LiveRun:
         refused: Keys that did not: when, what it says, the rule.
         trouble: Whatever else went wrong: when, what it says.
         checkpoints: The last one.
+        privacy: Of each table with a privacy budget, what its owner's broker said last:
+            spent, left, the budget.
     """
 
     job: str = ""
@@ -86,6 +88,7 @@ class LiveRun:
     trouble: list[tuple[float, str]] = field(default_factory=list)
     receipts: int = 0
     checkpoints: int = 0
+    privacy: dict[str, tuple[str, str, str]] = field(default_factory=dict)
 
     @property
     def is_over(self) -> bool:
@@ -134,6 +137,11 @@ class LiveRun:
             self._list(self.trouble, (told.at_s, sentence(kind, fields)))
         elif kind in _GATHERING:
             self.present.setdefault(str(fields.get("name", "")), told.at_s)
+        elif kind == "privacy.spent":
+            spent, left, budget = (
+                str(fields[e]) for e in ("epsilon", "left", "budget")
+            )
+            self.privacy[str(fields["resource"])] = (spent, left, budget)
         else:
             self._take_work(told)
 

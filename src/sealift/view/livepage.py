@@ -32,7 +32,7 @@ from sealift.view.markup import (
     table,
     verdict_chip,
 )
-from sealift.view.officer import SeenRun, for_owners
+from sealift.view.officer import SeenRun, for_owners, privacy_section
 from sealift.view.page import page, tiles
 from sealift.view.words import say_bytes, say_loudly, say_s
 
@@ -84,6 +84,7 @@ def fragments(run: LiveRun, kept: RunFiles, now_s: float) -> dict[str, Markup]:
         "banner": lambda: _banner(run, kept),
         "status": lambda: _status(run, kept, now_s),
         "numbers": lambda: _numbers(run),
+        "privacy": lambda: privacy_section(kept.seen, run.privacy),
         "inside": lambda: _inside(run, kept.people, now_s),
         "keys": lambda: _keys(run, kept.people),
         "trouble": lambda: _trouble(run, kept.people),

@@ -7,24 +7,28 @@ run. The page says who observed it (``told_by``): an orchestrator's report is no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal
 
 from sealift.attest.level import Level, protects_nobody
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.explain import KEPT_OUT, SEEN_BY
-from sealift.release.agreement.phrases import count, say_list
+from sealift.release.agreement.phrases import count, say_list, say_surest
+from sealift.train.output.privateterms import private_terms
 from sealift.view.markup import (
     Child,
     Markup,
+    bullets,
     code,
     element,
     facts,
     join,
     of_owner,
     section,
+    table,
 )
 from sealift.view.words import say_bytes
 
@@ -75,6 +79,7 @@ class SeenRun:
         model_bytes: Of the sealed model; 0 without one.
         told_by: Who says so.
         own: The owner whose page this is, who stands first; empty if it is nobody's.
+        trained: Uses of each owner's tables to train on, by its name.
     """
 
     agreement: Agreement
@@ -87,6 +92,7 @@ class SeenRun:
     model_bytes: int
     told_by: str
     own: str = ""
+    trained: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def times(self) -> str:
@@ -158,7 +164,7 @@ def _what_left(run: SeenRun, owner: str) -> Iterator[Child]:
             "In each round, my accelerator's update, encrypted, to the other owners' "
             "accelerators. Each can read my update in the part of the model that it adds up."
         )
-    if rule.metrics:
+    if rule.metrics and agreement.training_rule.privacy is None:
         numbers = count(told, "number") if told else "Numbers"
         yield (
             f"{numbers} measured on my rows ({say_list(rule.metrics)}), rounded to "
@@ -194,6 +200,50 @@ def _unprotected(run: SeenRun) -> Iterator[Child]:
     yield f"At level {run.level}: {_UNPROTECTED[run.bare_level]}"
     if not protects_nobody(run.level):
         yield "At any level: the model may contain what the agreed code learns of the rows."
+
+
+def privacy_section(
+    run: SeenRun | None, spent: Mapping[str, tuple[str, str, str]]
+) -> Markup:
+    """What private steps bound so far; what this machine's broker counted of budgets.
+
+    Args:
+        run: As far as somebody saw it; None if nobody did.
+        spent: By table: what is spent, left, and the budget.
+    """
+    terms = private_terms(run.agreement, run.trained) if run else None
+    if terms is None and not spent:
+        return join()
+    drawn: list[Child] = []
+    if spent:
+        cells: list[list[Child]] = [
+            [element("b", name), said, left, _share(said, left), budget]
+            for name, (said, left, budget) in spent.items()
+        ]
+        headings = ["table", "epsilon spent", "left", "", "budget, over all jobs"]
+        drawn.append(table(headings, cells))
+    if terms is not None:
+        drawn.append(bullets(terms.say(), "told"))
+    budgets = [each.budget for each in terms.tables if each.budget] if terms else []
+    drawn += [
+        element("p", say_surest(e.epsilon, e.delta)) for e in dict.fromkeys(budgets)
+    ]
+    lead = "What can be learned of a single row. Spent and left are from the owner's own broker, after each round."
+    return section("Privacy", lead, *drawn)
+
+
+def _share(spent: str, left: str) -> Markup:
+    """A picture of what is spent; none where a number is no number."""
+    try:
+        part, whole = float(spent), float(spent) + float(left)
+    except ValueError:
+        return join()
+    drawable = math.isfinite(whole) and whole > 0
+    return (
+        element("progress", value=part, max=whole, aria_label="spent")
+        if drawable
+        else join()
+    )
 
 
 def who_gave_what(run: SeenRun) -> Markup:

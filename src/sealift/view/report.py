@@ -17,7 +17,14 @@ from sealift.train.job.settings import JobTable
 from sealift.train.output.history import numbers_over, shown_row
 from sealift.view.charts import Curve, plot
 from sealift.view.markup import Markup, element, facts, fold, join, section, table
-from sealift.view.officer import Reader, SeenRun, for_owners, glossary, who_gave_what
+from sealift.view.officer import (
+    Reader,
+    SeenRun,
+    for_owners,
+    glossary,
+    privacy_section,
+    who_gave_what,
+)
 from sealift.view.page import opening, page, tiles
 from sealift.view.words import say_loudly
 
@@ -71,6 +78,7 @@ def run_page(
         tiles(numbers) if numbers else "",
         for_owners(run),
         who_gave_what(run),
+        privacy_section(run, {}),
         _learnt(rows, sorted(metrics)),
         fold(
             "Details: every visit, and the run's facts",
@@ -167,7 +175,20 @@ def see_run(
         reader=reader,
         model_bytes=model_bytes,
         told_by=_TOLD_BY,
+        trained=_trained(agreement, rows, together=job.plan == "ddp"),
     )
+
+
+def _trained(
+    agreement: Agreement, rows: Sequence[Mapping[str, Any]], *, together: bool
+) -> dict[str, int]:
+    """Uses of tables to train on, by owner, as a run's manifest counts them."""
+    trained = [row for row in rows if row["purpose"] == "train"]
+    if not together:
+        return dict(Counter(str(row["owner"]) for row in trained))
+    rounds = len({row["epoch"] for row in trained})
+    tables = Counter(e.owner for e in agreement.resources if e.part == "train")
+    return {owner: rounds * held for owner, held in tables.items()}
 
 
 def _visits(

@@ -18,6 +18,7 @@ from sealift.view.page import LIVE_POLICY, entrance, whole
 from sealift.view.report import see_run
 from tests.unit.view.test_live import READY, began, offered, told, visit
 from tests.worlds.consortium import make_consortium
+from tests.worlds.private import budget_of, private_consortium
 
 HOSTILE = "<script>alert(1)</script>\"'&\u202e"
 
@@ -189,3 +190,41 @@ def test_an_owners_page_names_parties_and_begins_with_its_own_column() -> None:
     assert "accelerator-2" not in "".join(page.values())
     assert "rows in epoch 2" in page["status"]
     assert page["officer"].index("cleo") < page["officer"].index("ada")
+
+
+def test_spent_and_left_of_a_privacy_budget_are_drawn_and_what_one_row_risks() -> None:
+    """The owner's broker tells it after each round; its page shows the latest."""
+    agreement = private_consortium(budget_of(4)).agreement
+    spent = [
+        told(11 + n, "privacy.spent", "accelerator", owner="ada", resource="ada-train",
+             job="digits", epsilon=epsilon, left=left, budget=str(budget_of(4)))
+        for n, (epsilon, left) in enumerate([("0.5", "2.5"), ("0.9", "2.1")])
+    ]  # fmt: skip
+    worked = [
+        told(20 + epoch, "slice.worked", "accelerator", purpose="train", epoch=epoch,
+             rows=40, holder="ada")
+        for epoch in (0, 1)
+    ]  # fmt: skip
+    run = replay([began(0, "accelerator", "ddp"), *spent, *worked])
+    job = parse_job(
+        {"name": "digits", "agreement": "a", "bundle": "b", "output": "o",
+         "plan": "ddp", "slices": {"count": 3, "rows": "owner"}}
+    )  # fmt: skip
+    seen = see_run(job, agreement, run.rows, "development", metrics=())
+    page = drawn(run, seen=seen)["privacy"]
+    for part in (
+        "<b>ada-train</b>",
+        ">0.9<",
+        ">2.1<",
+        '<progress value="0.9" max="3"',
+        "ada: 2 rounds of 5 steps over 40 rows",
+        "sampler Poisson",
+        "had to be honest",
+        "before [##########..........]",
+    ):
+        assert part in page
+    assert ">0.5<" not in page
+    assert "Numbers measured on my rows" not in drawn(run, seen=seen)["officer"]
+    assert "<section" not in drawn(running())["privacy"]  # steps are open
+    odd = told(30, "privacy.spent", resource=HOSTILE, epsilon="x", left="", budget="")
+    assert HOSTILE not in drawn(replay([odd], run))["privacy"]

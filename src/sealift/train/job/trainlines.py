@@ -85,6 +85,7 @@ _SHOWN: Final = frozenset(
         "job.ready",
         "job.stopped",
         "orchestrator.listening",
+        "privacy.spent",
         "release.missing",
         "role.arrived",
         "role.refused",

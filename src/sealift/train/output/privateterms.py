@@ -163,7 +163,9 @@ class PrivateTerms:
         except UnavailableError as error:
             said = f"epsilon is not computed here, because {error.what}"
         else:
-            least = math.ceil(found * _DIGITS) / _DIGITS if math.isfinite(found) else found
+            least = (
+                math.ceil(found * _DIGITS) / _DIGITS if math.isfinite(found) else found
+            )
             said = f"epsilon {least:g} at delta {budget.delta:g}"
         return f"{made}; {said}; with all other jobs at most {budget}"
 
