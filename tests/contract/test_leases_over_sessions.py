@@ -42,7 +42,7 @@ from tests.sim.watching import watching
 from tests.worlds.consortium import RUN, Consortium, make_consortium
 from tests.worlds.memorytransport import memory_pair
 
-BEAT_S = 0.4
+BEAT_S = 1.0
 CLEAN = SigningKey.generate()
 LASTS_S = 2 * BEAT_S
 LEASE = ReleaseRule(lease_s=LASTS_S, heartbeat_s=BEAT_S, max_uses=3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ class Schedule:
             segment_bytes=int(rng.choice([512, 10_000, 1 << 20])),
         )
         # Four of five naps are none.
-        self._naps = iter((rng.random(100_000) - 0.8).clip(0).tolist())
+        self._naps = cycle((rng.random(10_000) - 0.8).clip(0).tolist())
         room = int(rng.choice([1 << 17, 1 << 20]))
         self.wires = simulated_wires(self.world, room=room, delay=self._delay)
         leaves = rng.random() < 0.2
@@ -41,7 +42,7 @@ class Schedule:
         self.left_at = int(rng.integers(len(sizes)))
 
     def _delay(self) -> None:
-        if (nap := next(self._naps, 0.0)) and self.pause_s:
+        if (nap := next(self._naps)) and self.pause_s:
             time.sleep(nap * 5 * self.pause_s)
 
     def part(self, rank: int, number: int) -> Array:

@@ -156,19 +156,31 @@ def words_of(secret: bytes, texts: Iterable[bytes]) -> int:
     wanted = np.unique(np.frombuffer(secret, "<u8", len(secret) // WORD))
     ends = np.zeros(_ENDS + 1, bool)  # most words are told apart by their low bits
     ends[wanted & _ENDS] = True
-    return sum(_count(wanted, ends, text) for text in texts)
+    parts = [text for text in texts if len(text) >= WORD]
+    # As one text: there are many frames, and a search costs more than what it reads.
+    whole = b"".join(parts)
+    borders = np.cumsum([len(text) for text in parts])
+    return sum(
+        _count(wanted, ends, whole, borders, shift)
+        for shift in range(min(WORD, len(whole) - WORD + 1))
+    )
 
 
 def _count(
-    wanted: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], text: bytes
+    wanted: np.ndarray[Any, Any],
+    ends: np.ndarray[Any, Any],
+    whole: bytes,
+    borders: np.ndarray[Any, Any],
+    shift: int,
 ) -> int:
-    found = 0
-    for shift in range(min(WORD, len(text) - WORD + 1)):
-        here = np.frombuffer(text, "<u8", (len(text) - shift) // WORD, shift)
-        here = here[ends[here & _ENDS]]
-        at = np.searchsorted(wanted, here).clip(max=len(wanted) - 1)
-        found += np.count_nonzero(wanted[at] == here)
-    return found
+    """How many words are wanted that begin at ``shift`` and every 8 bytes behind it."""
+    words = np.frombuffer(whole, "<u8", (len(whole) - shift) // WORD, shift)
+    (likely,) = np.nonzero(ends[words & _ENDS])
+    at = np.searchsorted(wanted, words[likely]).clip(max=len(wanted) - 1)
+    places = likely[wanted[at] == words[likely]] * WORD + shift
+    # A word that ends behind the border of its text stands in none.
+    next_border = borders[np.searchsorted(borders, places, side="right")]
+    return int(np.count_nonzero(places + WORD <= next_border))
 
 
 def places_of(needle: bytes, texts: Iterable[bytes]) -> int:

@@ -64,7 +64,8 @@ class Running:
                     if event.kind == kind and fields.items() <= event.fields.items():
                         return event
                 left_s = deadline - time.monotonic()
-                if left_s <= 0 or self.process.poll() is not None:
+                # What it said last may be read when it has ended.
+                if left_s <= 0 or not self._readers[0].is_alive():
                     told = [event.kind for event in self.events[-12:]]
                     raise AssertionError(
                         f"{self.name}: no {kind} {fields}: {told} {self.errors[-3:]}"

@@ -50,7 +50,9 @@ class Typed:
         deadline = time.monotonic() + WAIT_S
         while part not in self.text:
             assert time.monotonic() < deadline, self.text[-3000:]
-            assert self.process.poll() is None or part in self.text, self.text[-3000:]
+            if self.process.poll() is not None:
+                self._reader.join(WAIT_S)  # what it said last
+                assert part in self.text, self.text[-3000:]
             time.sleep(0.02)
 
     def end(self) -> int:

@@ -131,7 +131,6 @@ def failed_away(text: str) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.long
 @pytest.mark.parametrize("text", [PLAIN, LIGHTNING, PREPARING])
 def test_another_device_gives_the_same_model(text: str) -> None:
     found, ran = in_a_process(trained_away, text)

@@ -57,7 +57,8 @@ def watching(
 
 def test_good_words_keep_the_rows_flowing() -> None:
     stopped = threading.Event()
-    with watching(OwnBroker(GOOD)) as lease, lease.visit(stopped.set) as require:
+    broker = OwnBroker(GOOD)
+    with watching(broker, LONG) as lease, lease.visit(stopped.set) as require:
         time.sleep(3 * BEAT_S)
         require()
     assert not stopped.is_set()
