@@ -12,11 +12,17 @@ import pytest
 from sealift.cli.meeting import guest
 from sealift.cli.meeting.guest import stay
 from sealift.cli.meeting.place import open_folder
-from sealift.errors import MalformedError, PolicyError, SealiftError, require_value
+from sealift.errors import (
+    MalformedError,
+    PolicyError,
+    SealiftError,
+    UsageError,
+    require_value,
+)
 from sealift.meet.declaration import job_text
 from sealift.meet.folder import PartyFolder
 from sealift.meet.messages import FromHost, Run
-from sealift.meet.runs import MeetingRun, chosen_run, take_run
+from sealift.meet.runs import MeetingRun, chosen_run, read_run, take_run
 from sealift.release.agreement.training import MAX_PARAMETERS
 from tests.sim import lyinghost
 from tests.sim.lyinghost import LyingHost, lying_host
@@ -45,6 +51,22 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LyingHost]:
             for each in [made.owner(name).begin() for name in ("north", "east")]:
                 each.end()
             yield made
+
+
+@pytest.fixture(scope="module")
+def keeping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LyingHost]:
+    """All have signed that runs may leave their state."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(lyinghost, "JOB", kept_job(2))
+        with lying_host(tmp_path_factory.mktemp("keeping")) as made:
+            for each in [made.owner(name).begin() for name in ("north", "east")]:
+                each.end()
+            yield made
+
+
+def kept_job(epochs: int, rate: float = 0.5) -> str:
+    text = JOB.format(epochs=epochs, rate=rate)
+    return text.replace("batch_rows = 8", "batch_rows = 8\nkeep_state = true")
 
 
 @pytest.fixture
@@ -91,6 +113,8 @@ def test_settings_within_the_ranges_are_taken(
         (("rate = 0.2", "rate = 0.2\nmore = 1"), "settings-differ"),
         (("batch_rows = 8", "batch_rows = 4"), "settings-differ"),
         (('plan = "ddp"', 'plan = "local"'), "settings-differ"),
+        (("batch_rows = 8", "batch_rows = 8\nkeep_state = true"), "settings-differ"),
+        (("batch_rows = 8", 'batch_rows = 8\ncontinues = "wards"'), "settings-differ"),
         (('name = "wards-2"', 'name = "wards"'), "run-differs"),
         (('output = "run-2"', 'output = "elsewhere"'), "run-differs"),
         (('orchestrator = "', 'orchestrator = "other.'), "run-differs"),
@@ -255,3 +279,58 @@ def test_a_host_begins_no_run_that_it_may_not(
     assert "0 to 4" in error.why
     text_of(host, epochs=2, rate=0.5)
     assert chosen_run(recipe, place).number == 1
+
+
+def test_a_run_with_more_epochs_alone_goes_on(keeping: LyingHost) -> None:
+    place = open_folder(keeping.folder / "north", "north")
+    recipe = keeping.recipe
+    first = require_value(read_run(place, 1), "it was signed")
+    assert first.job.training.keep_state
+    (recipe / "job.toml").write_text(kept_job(3))
+    cut_off = chosen_run(recipe, place)  # what did not end is not gone on from
+    assert not cut_off.job.training.continues
+    place[cut_off.file].unlink()
+    place[first.model].write_bytes(b"")
+    (recipe / "job.toml").write_text(kept_job(3, rate=0.2))
+    anew = chosen_run(recipe, place)
+    assert not anew.job.training.continues
+    assert anew.state(place) == "run-2/state"
+    place[anew.file].unlink()
+    (recipe / "job.toml").write_text(kept_job(3))
+    later = chosen_run(recipe, place)
+    assert later.job.training.continues == "wards"
+    assert later.job.training.keep_state
+    assert later.state(place) == "state"
+    assert chosen_run(recipe, place) == later
+    place[later.model].write_bytes(b"")
+    (recipe / "job.toml").write_text(kept_job(4))
+    last = chosen_run(recipe, place)
+    assert last.job.training.continues == "wards"
+    assert not last.job.training.keep_state  # nothing may follow
+    assert "run 2 left" in last.beginning(place)
+
+
+def test_a_run_goes_on_from_one_of_its_own_meeting_alone(keeping: LyingHost) -> None:
+    place = open_folder(keeping.folder / "east", "east")
+    (keeping.recipe / "job.toml").write_text(kept_job(3))
+    address = keeping.host.declaration.job.split('orchestrator = "')[1].split('"')[0]
+
+    def told(continues: str) -> MeetingRun:
+        text = job_text(
+            keeping.recipe, "wards", 2, address, 2, kind="code", continues=continues
+        )
+        return MeetingRun(2, text)
+
+    assert refused(lambda: take_run(place, told("others"))).code == "run-differs"
+    assert refused(lambda: take_run(place, told("wards-2"))).code == "run-differs"
+    assert take_run(place, told("wards")) == told("wards")  # control
+
+
+def test_a_state_is_kept_for_runs_that_there_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = kept_job(2).replace("runs = 3", "runs = 1")
+    monkeypatch.setattr(lyinghost, "JOB", alone)
+    with pytest.raises(UsageError) as caught:
+        LyingHost(tmp_path)
+    assert caught.value.code == "bad-choice"

@@ -179,3 +179,51 @@ def test_a_run_that_was_cut_off_hands_out_the_best_epoch_of_a_calm_one(
     assert {n: each.tobytes() for n, each in cut_off.items()} == {
         n: each.tobytes() for n, each in wanted.items()
     }
+
+
+def test_a_run_with_more_epochs_goes_on_from_the_one_before(parties: Parties) -> None:
+    """Its model is that of a run which had as many epochs from the beginning."""
+    home = parties.folder / "host"
+
+    def ask(epochs: int, stop_after: int = 0) -> None:
+        ask_for(parties, epochs=epochs)
+        job = home / "digits" / "job.toml"
+        text = job.read_text().replace("seed = 7", "seed = 7\nkeep_state = true")
+        text = text.replace("evaluate_every = 1", "evaluate_every = 2")
+        text = text.replace("stop_after = 4", f"stop_after = {stop_after}")
+        text = text.replace("runs = 3", "runs = 4\nstop_after = { max = 99 }")
+        job.write_text(text)
+
+    ask(3)  # a measurement at its end that the longer run does not make
+    host = parties.host("--invite", *OWNERS)
+    owners = {}
+    for name in OWNERS:
+        parties.save(name)
+        words = ["join", "invitation.txt", "train.csv", "--heldout", "heldout.csv"]
+        owners[name] = parties.type(name, *words, "--stay", answers=YES)
+    assert host.end() == 0, host.text[-3000:]
+    asked = re.sub(r"\s+", " ", owners["north"].text.replace("sealift: ", ""))
+    assert "its last checkpoint may stay, encrypted" in asked
+    ask(5)
+    second = again(parties)
+    assert second.end() == 0, second.text[-3000:]
+    assert "goes on from the state that run 1 left, with epoch 4" in second.text
+    assert "train epoch 1 of" not in second.text
+    ask(6)
+    third = again(parties)
+    assert third.end() == 0, third.text[-3000:]
+    assert "goes on from the state that run 2 left, with epoch 6" in third.text
+    owners["north"].wait_text("it goes on from the state that run 2 left")
+    verified = parties.type("north", "receipt", "verify", "run-3/receipt.json")
+    assert verified.end() == 0, verified.text
+    said = " ".join(verified.text.split())
+    assert "at first from the last one of job digits" in said
+    ask(6, stop_after=99)  # an end that does not come: all of it from the beginning
+    calm = again(parties)
+    assert calm.end() == 0, calm.text[-3000:]
+    assert "It begins with epoch 1" in calm.text
+    wanted = load_file(home / "model-4.safetensors")
+    assert {n: each.tobytes() for n, each in wanted.items()} == {
+        n: each.tobytes() for n, each in load_file(home / "model-3.safetensors").items()
+    }
+    assert not [*(parties.folder / "north").glob("run-4/state/rank-0/checkpoint-*")]

@@ -268,6 +268,8 @@ def job_text(
     number: int = 1,
     *,
     kind: RecipeKind | None = None,
+    continues: str = "",
+    is_last: bool = False,
 ) -> str:
     """The job file that all have; RECIPE/job.toml may say a part of it.
 
@@ -278,6 +280,8 @@ def job_text(
         address: Of the orchestrator.
         number: Of the run; each has a name and a folder of its own.
         kind: What the recipe is, where the folder's job does not say it; None is not told.
+        continues: The job whose last checkpoint it goes on from, if it does.
+        is_last: No run can follow, so that it keeps no state.
 
     Raises:
         MalformedError: if a field does not fit.
@@ -307,17 +311,29 @@ def job_text(
     )
     if kind is not None and "recipe" not in plain:
         job += f'recipe = "{kind}"\n'
+    if is_last:
+        text = re.sub(r"(?m)^([ \t]*keep_state[ \t]*=[ \t]*)true\b", r"\1false", text)
+    if continues:
+        text = _filled(text, "training", {"continues": f'"{continues}"'}, is_there=True)
     job += f"\n{text}\n"
     ranks: dict[str, float | str] = {"count": guests, "rows": '"owner"'}
     job = _filled(job, "slices", ranks, is_there="slices" in plain)
     read = parse_job(parse_toml(job.encode(), source="job.toml"), name="job.toml")
-    if read.slices.count != guests:  # the table is written in braces
+    kept = read.training.keep_state and is_last
+    _require_section(given, "slices", found=read.slices.count == guests)
+    there = not kept and read.training.continues == continues
+    _require_section(given, "training", found=there)
+    return job
+
+
+def _require_section(given: Path, table: str, *, found: bool) -> None:
+    """Nothing can be written into a table in braces."""
+    if not found:
         raise MalformedError(
-            f"{given} has slices in one line",
-            fix="Write it as a section, with [slices] in a line of its own",
+            f"{given} has {table} in one line",
+            fix=f"Write it as a section, with [{table}] in a line of its own",
             code="bad-field",
         )
-    return job
 
 
 def _filled(

@@ -8,7 +8,7 @@ role. Source: spec/meeting.md section 8.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -74,6 +74,18 @@ class MeetingRun:
         """Name of the folder of what comes of it."""
         return "run" if self.number == 1 else f"run-{self.number}"
 
+    def state(self, place: PartyFolder) -> str:
+        """Folder of its checkpoints, at the owner who keeps them."""
+        first = _first_of(self, place)
+        return "state" if first.number == 1 else f"{first.folder}/state"
+
+    def beginning(self, place: PartyFolder) -> str:
+        """What it starts with, for people."""
+        first = _first_of(self, place)
+        if first is self:
+            return "starts with a new model"
+        return f"goes on from the state that run {_before(self, place).number} left"
+
     @property
     def model(self) -> str:
         """Name of the host's file with the model."""
@@ -136,33 +148,82 @@ def chosen_run(recipe: Path, place: PartyFolder) -> MeetingRun:
             if before.job.settings != asked.job.settings:
                 place.say(f"the limits of time are those that {before.file} has")
             return before
-    if not place[last.model].exists():
+    ended = place[last.model].exists()
+    if not ended:
         place.say(f"run {last.number} did not end; what it had computed is not used")
-    _require_agreed_run(asked, first, load_verified(place["agreement.json"]).agreement)
+    agreement = load_verified(place["agreement.json"]).agreement
+    goes_on = ended and _may_go_on(last.job, asked.job)
+    if asked.job.training.keep_state:
+        continues = last.job.training.continues or last.job.name if goes_on else ""
+        is_last = asked.number == agreement.training_rule.runs
+        text = job_text(
+            recipe, name, guests, address, asked.number, kind=kind, continues=continues, is_last=is_last,
+        )  # fmt: skip
+        asked = MeetingRun(asked.number, text)
+    _require_agreed_run(asked, place, agreement)
     write_whole(place[asked.file], asked.text.encode())
+    begins = "It begins with epoch 1" if not goes_on else (
+        f"It goes on from the state that run {last.number} left, with epoch {last.job.training.epochs + 1}"
+    )  # fmt: skip
     place.say(
         f"run {asked.number}: other settings than before, within what all parties agreed; "
-        "owners take part whose command has --stay. It begins with epoch 1, also where it has more "
-        "epochs than the run before: no run goes on from the end of another one"
+        f"owners take part whose command has --stay. {begins}"
     )
     return asked
 
 
+def _may_go_on(before: JobTable, job: JobTable) -> bool:
+    """Whether a job is the one before with more epochs, and that one's state was kept."""
+    old, new = before.training, job.training
+    if not (old.keep_state and new.keep_state) or new.epochs <= old.epochs:
+        return False
+    alike = before.settings.checkpoint_shape == job.settings.checkpoint_shape
+    return alike and not new.stop_after
+
+
+def _first_of(run: MeetingRun, place: PartyFolder) -> MeetingRun:
+    """The run under whose name its checkpoints are: itself, unless it goes on from another."""
+    return next(
+        (
+            each
+            for each in _runs_before(run, place)
+            if each.job.name == run.job.training.continues
+        ),
+        run,
+    )
+
+
+def _before(run: MeetingRun, place: PartyFolder) -> MeetingRun:
+    """The last run whose state it goes on from."""
+    name = run.job.training.continues
+    kept = [
+        each
+        for each in _runs_before(run, place)
+        if name in (each.job.name, each.job.training.continues)
+    ]
+    return kept[-1]
+
+
+def _runs_before(run: MeetingRun, place: PartyFolder) -> list[MeetingRun]:
+    found = (read_run(place, number) for number in range(1, run.number))
+    return [each for each in found if each is not None]
+
+
 def _require_agreed_run(
-    asked: MeetingRun, first: MeetingRun, agreement: Agreement
+    asked: MeetingRun, place: PartyFolder, agreement: Agreement
 ) -> None:
     """Refuse a later run that is not one of those which all parties signed.
 
     Args:
         asked: The run.
-        first: The run whose job was signed.
+        place: With the jobs of the runs before it.
         agreement: What was signed.
 
     Raises:
         PolicyError: ``settings-differ``, ``too-many-runs``, ``run-differs``.
         MalformedError: its job is none.
     """
-    job, signed = asked.job, first.job
+    job, signed = asked.job, _first_run(place).job
     rule = agreement.training_rule
     require_run(asked.number, rule.runs)
     PLANS[job.plan].check_terms(job.settings, agreement)
@@ -172,6 +233,12 @@ def _require_agreed_run(
         raise PolicyError(
             f"{asked.file} differs from the signed job in more than its settings",
             why="a later run has the plan, the code and the addresses of the first",
+            code="run-differs",
+        )
+    if job.training.continues and _first_of(asked, place) is asked:
+        raise PolicyError(
+            f"{asked.file} goes on from job {job.training.continues}",
+            why="no earlier run of this meeting has that name",
             code="run-differs",
         )
 
@@ -184,11 +251,10 @@ def take_run(place: PartyFolder, told: MeetingRun) -> MeetingRun:
             job for this run before.
         MalformedError: it is no job.
     """
-    first = _first_run(place)
     if told.number == 1:
-        return first  # which was signed
+        return _first_run(place)  # which was signed
     agreement = load_verified(place["agreement.json"]).agreement
-    _require_agreed_run(told, first, agreement)
+    _require_agreed_run(told, place, agreement)
     before = read_run(place, told.number)
     if before is not None and before != told:
         raise PolicyError(
@@ -201,8 +267,9 @@ def take_run(place: PartyFolder, told: MeetingRun) -> MeetingRun:
 
 
 def _computes(job: JobTable) -> object:
-    """What decides the bits of a run, whatever its name."""
-    return run_terms("", job.plan, job.settings)
+    """What decides the bits of a run, whatever its name, and wherever its first epochs are from."""
+    training = replace(job.training, keep_state=False, continues="")
+    return run_terms("", job.plan, replace(job.settings, training=training))
 
 
 def require_signed(

@@ -81,6 +81,7 @@ def _run(job_file: Path) -> dict[str, int]:
     )
     rank = torchrun_rank(setup, os.environ)
     home, name = setup.folder, setup.job.name
+    first = setup.job.training.continues or name
     relay_only, places = "relay_only" in said, said.get("dial", "").split()
     for place in places:
         parse_address(place)
@@ -97,7 +98,7 @@ def _run(job_file: Path) -> dict[str, int]:
             open_attester(setup, EvidencePlaces.read(said)),
             sealed=_paths(said, "sealed") or [home],
             receipts=Path(said.get("receipts", home / "receipts" / name)),
-            state=Path(said.get("state", home / "state" / name)),
+            state=Path(said.get("state", home / "state" / first)),
             direct_host=direct_host,
             dialler=PathDialler(local=not relay_only, places=places),
             clock=boot_clock,

@@ -14,7 +14,7 @@ from annotated_types import Interval, Predicate
 
 from sealift.codec import MAX_INTEGER, encode, to_plain
 from sealift.data.schedule.visits import Order, VisitTerms
-from sealift.ids import MAX_RANKS, Digest
+from sealift.ids import MAX_RANKS, Digest, check_name
 from sealift.release.agreement import Between, RunTerms, TrainingPlan, TrainingRule
 from sealift.release.agreement.sums import SumBits, SumEncoding
 from sealift.release.agreement.training import (
@@ -57,6 +57,9 @@ class TrainingSettings:
         measure: Name of a held-out measure that chooses; ``-NAME`` is best where lowest.
         stop_after: End after so many evaluations in turn that are no better; 0 never.
         keep: Hand out the last state, or the best of those that were evaluated.
+        keep_state: Keep the last checkpoint, so that a run with more epochs can go on from it.
+        continues: Name of the first job of those whose checkpoints this one goes on from;
+            `sealift host` sets it.
         parameters: Of the recipe's ``build``, by name; ``[parameters]`` in a file.
     """
 
@@ -74,10 +77,14 @@ class TrainingSettings:
     measure: str = ""
     stop_after: Count = 0
     keep: Literal["last", "best"] = "last"
+    keep_state: bool = False
+    continues: str = ""
     parameters: dict[str, Parameter] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_parameters(self.parameters)
+        if self.continues:
+            check_name(self.continues, what="training.continues")
 
     def trained_rows(self, rows: int) -> int:
         """How many of a group's rows are trained on."""
@@ -270,8 +277,22 @@ class JobSettings:
 
         Made by the accelerator itself: who resumes a job resumes it in its shape.
         """
+        return Digest.of(encode(self._shape()))
+
+    @property
+    def checkpoint_shape(self) -> Digest:
+        """The shape that a checkpoint is bound to.
+
+        Without the number of epochs, where a run with more of them may go on from it.
+        """
+        plain = self._shape()
+        if self.training.keep_state or self.training.continues:
+            del plain["epochs"]
+        return Digest.of(encode(plain))
+
+    def _shape(self) -> dict[str, object]:
         training, travel, slices = self.training, self.travel, self.slices
-        plain = {
+        return {
             "batch_rows": training.batch_rows,
             "clip_norm": training.clip_norm,
             "buffer_bytes": travel.asked_bytes,
@@ -290,7 +311,6 @@ class JobSettings:
             "stop_after": training.stop_after,
             "threads": training.threads,
         }
-        return Digest.of(encode(plain))
 
 
 _LIMIT: Final = "a limit of time: it ends or delays work, and changes none of it"
@@ -298,6 +318,8 @@ _SERVER: Final = "an address: the session proves whose server is there"
 # What is not among the agreed settings, each with why nobody has to agree on it.
 NOT_AGREED: Final = {
     "privacy": "the agreement has the same section, which is compared as a whole",
+    "training.keep_state": "the agreement has the same name, which is compared",
+    "training.continues": "it needs keep_state of the agreement, which is compared",
     "training.parameters": "the agreement has a range of each by its own name, which is compared",
     "travel.buffers": "stands in [travel] of the agreement: `check_cargo` compares it",
     "travel.mixed": "stands in [travel] of the agreement: `check_cargo` compares it",
@@ -330,6 +352,8 @@ def run_terms(job: str, plan: str, settings: JobSettings) -> RunTerms:
         plan=cast(TrainingPlan, plan),
         parameters=settings.training.parameters,
         privacy=settings.privacy,
+        keep_state=settings.training.keep_state,
+        continues=settings.training.continues,
         **cast(dict[str, Any], values),
     )
 
@@ -369,6 +393,7 @@ def training_rule_of(settings: JobSettings, plan: str, runs: int) -> TrainingRul
         runs=runs,
         parameters=parameters,
         privacy=settings.privacy,
+        keep_state=settings.training.keep_state,
         **allowed,
     )
 

@@ -77,10 +77,10 @@ def refused(rule: TrainingRule, run: RunTerms) -> str:
 def test_every_setting_has_its_case() -> None:
     assert set(OTHERS) == set(SETTINGS)
     assert {each.name for each in fields(RunTerms)} == {
-        *SETTINGS, "job", "parameters", "plan", "privacy",
+        *SETTINGS, "continues", "job", "keep_state", "parameters", "plan", "privacy",
     }  # fmt: skip
     assert {each.name for each in fields(TrainingRule)} == {
-        *SETTINGS, "parameters", "plans", "privacy", "privacy_trusts_code", "runs",
+        *SETTINGS, "keep_state", "parameters", "plans", "privacy", "privacy_trusts_code", "runs",
     }  # fmt: skip
 
 
@@ -89,6 +89,15 @@ def test_each_setting_is_compared_and_named(name: str) -> None:
     agreed, other = OTHERS[name]
     TIGHT.require(replace(AGREED, **{name: agreed}))  # control
     assert SETTINGS[name] in refused(TIGHT, replace(AGREED, **{name: other}))
+
+
+@pytest.mark.parametrize("change", [{"keep_state": True}, {"continues": "wards"}])
+def test_a_state_is_kept_and_gone_on_from_where_that_is_agreed(
+    change: dict[str, bool | str],
+) -> None:
+    other = replace(AGREED, **change)  # type: ignore[arg-type]
+    replace(TIGHT, keep_state=True).require(other)  # control
+    assert f"training.{next(iter(change))}" in refused(TIGHT, other)
 
 
 PRIVATE = PrivateSteps(1.0, 1.1, 64)

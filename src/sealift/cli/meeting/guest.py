@@ -261,7 +261,7 @@ def stay(
         if not has_ended(place, run):
             talk.say(
                 f"the host begins run {run.number}, whose settings were agreed on ({run.file}); it "
-                "starts with a new model"
+                f"{run.beginning(place)}"
             )
 
 
@@ -275,4 +275,4 @@ def _words(place: PartyFolder, run: MeetingRun, more: Sequence[str]) -> list[str
     words += ["--passphrase-file", place.passphrase]
     words += ["--vault", "vault.db", "--log", "audit.db", "--heads", "heads.json"]
     words += ["--sealed", "sealed", "--receipts", f"{home}receipts"]
-    return [*words, "--state", f"{home}state", *more]
+    return [*words, "--state", run.state(place), *more]

@@ -83,6 +83,7 @@ def run_rank(args: argparse.Namespace, setup: RoleSetup, attester: Attester) -> 
     for place in args.dial:
         parse_address(place)  # whoever mistypes one hears of it now
     home, name = setup.folder, setup.job.name
+    first = setup.job.training.continues or name  # whose checkpoints it goes on from
     rejoining = Rejoining(setup.job.run.rejoin_s, sink=setup.sink)
     with (
         direct_host_of(args, setup.sink) as direct_host,
@@ -92,7 +93,7 @@ def run_rank(args: argparse.Namespace, setup: RoleSetup, attester: Attester) -> 
             attester,
             sealed=args.sealed or [home],
             receipts=args.receipts or home / "receipts" / name,
-            state=args.state or home / "state" / name,
+            state=args.state or home / "state" / first,
             direct_host=direct_host,
             dialler=PathDialler(local=not args.relay_only, places=args.dial),
             clock=boot_clock,

@@ -60,6 +60,13 @@ class VisitTerms:
             if epoch == self.epochs - 1 or (every > 0 and (epoch + 1) % every == 0):
                 yield "heldout", epoch
 
+    @property
+    def passes_kept(self) -> int:
+        """So many of these passes a job with more epochs has as well, at its beginning."""
+        passes, every = len(list(self.passes())), self.evaluate_every
+        at_end_alone = self.epochs > 0 and not (every and self.epochs % every == 0)
+        return passes - at_end_alone
+
 
 @dataclass(frozen=True, slots=True)
 class Stop:

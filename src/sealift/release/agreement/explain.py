@@ -559,6 +559,10 @@ def _tell_settings(subject: _Subject) -> Iterator[Sentence]:
         f"missing, {absent}."
     )
     yield Sentence(_COMPUTES, text)
+    if rule.keep_state:
+        text = "After a run its last checkpoint may stay, encrypted, for one with more rounds to continue from."
+        kept = "Its key stays where it is during a run, with owners' brokers, until such a run has ended."
+        yield Sentence(_COMPUTES, f"{text} {kept}")
     if rule.slices.max > 1 and subject.agreement.group is None:
         whose = {"owner": "one owner's", "share": "everybody's"}
         text = (
@@ -731,7 +735,7 @@ TABLE: Final[dict[type[Any], dict[str, _Tell | str]]] = {
         **_named("sums sum_bound sum_places sum_bits", _tell_updates),
         **_named("plans runs epochs batch_rows drop_last device seed", _tell_settings),
         **_named(
-            "evaluate_every checkpoint_every on_missing slices rows parameters",
+            "evaluate_every checkpoint_every on_missing slices rows parameters keep_state",
             _tell_settings,
         ),
         "privacy": _PART,

@@ -150,6 +150,8 @@ class RunTerms:
     Attributes:
         job: Its name.
         plan: How its work is laid out.
+        keep_state: Whether its last checkpoint stays, for a run with more epochs.
+        continues: The job whose checkpoint it goes on from; empty for none.
     """
 
     job: str
@@ -175,6 +177,8 @@ class RunTerms:
     measure: str = ""
     stop_after: int = 0
     keep: Literal["last", "best"] = "last"
+    keep_state: bool = False
+    continues: str = ""
     order: Literal["round-robin", "by-size"] = "round-robin"
     buffer_bytes: int = 0
     on_missing: Literal["skip", "wait"] = "skip"
@@ -285,6 +289,8 @@ class TrainingRule:
         measure: Held-out measures that may choose a state, or end training.
         stop_after: Evaluations in turn without a better one after which training ends.
         keep: Which state may be handed out: the last one, or the best that was evaluated.
+        keep_state: Whether a run may leave its last checkpoint sealed, with the shares of
+            its key at the owners' brokers, for a later run with more epochs to go on from.
         max_norm: Largest norm of what a part changes in a round. Where ``max`` is 0 a job
             need not bound it.
         sums: ``only``: a machine learns the sum of what all send, and no part of it.
@@ -327,6 +333,7 @@ class TrainingRule:
     measure: tuple[str, ...] = ("",)
     stop_after: Between = Between(0, 0)
     keep: tuple[Literal["last", "best"], ...] = ("last",)
+    keep_state: bool = False
     order: tuple[Literal["round-robin", "by-size"], ...] = ("round-robin",)
     buffer_bytes: Between = Between(0, 0)
     on_missing: tuple[Literal["skip", "wait"], ...] = ("skip",)
@@ -354,6 +361,8 @@ class TrainingRule:
                 if each.name not in _REAL and not all(e.is_integer() for e in ends):
                     raise inconsistent("is not a whole number", each.name)
 
+        if self.keep_state and self.plans != ("ddp",):
+            raise inconsistent('needs plans = ["ddp"] alone', "keep_state")
         self._check_sums()
         self._check_privacy()
 
@@ -414,6 +423,10 @@ class TrainingRule:
                 fits = not allowed.max or (fits and value > 0)
             if not fits:
                 raise _settings_differ(setting, value, allowed)
+        if run.keep_state and not self.keep_state:
+            raise _settings_differ("training.keep_state", True, (False,))
+        if run.continues and not self.keep_state:
+            raise _settings_differ("training.continues", run.continues, ("no run",))
         if run.privacy != self.privacy:
             allowed = self.privacy or "no section [privacy]"
             raise _settings_differ("privacy", run.privacy or "nothing", allowed)

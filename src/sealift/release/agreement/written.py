@@ -55,7 +55,7 @@ def widen(rule: TrainingRule, written: Mapping[str, Any]) -> TrainingRule:
         read = _read_field(name, each) if name in plain and name != "plans" else each
         if name == "parameters" and isinstance(read, dict):
             read = plain[name] | read
-        elif name in ("plans", "privacy"):
+        elif name in ("plans", "privacy", "keep_state"):
             raise MalformedError(
                 f"{name} of a job cannot be a range",
                 field=f"agreed.{name}",
@@ -91,7 +91,7 @@ def _leaves_out(wide: Any, one: Any) -> str | None:
 
 
 def _read_field(name: str, written: Any) -> Any:
-    if name in ("runs", "privacy", "privacy_trusts_code"):
+    if name in ("runs", "privacy", "privacy_trusts_code", "keep_state"):
         return written
     if name == "parameters" and isinstance(written, Mapping):
         return {each: _read_parameter(allowed) for each, allowed in written.items()}

@@ -174,6 +174,8 @@ class Checkpoints(Generic[P]):
         position: int,
         progress: Callable[[], P],
         snapshot: Callable[[], Mapping[str, Content]],
+        *,
+        now: bool = False,
     ) -> None:
         """A group was worked on; seals a checkpoint when it is time for one.
 
@@ -182,13 +184,14 @@ class Checkpoints(Generic[P]):
             progress: What was counted so far; called only if it is needed, since it
                 grows with the job.
             snapshot: The states; the same.
+            now: It is time, whatever ``every`` says.
 
         Raises:
             UnavailableError: if the file cannot be written.
             PolicyError: if this process may not go on with the job.
         """
         self._waiting += 1
-        if not self._every or self._waiting < self._every:
+        if not now and (not self._every or self._waiting < self._every):
             return
         self._waiting = 0
         number = self._ledger.next_number
@@ -216,6 +219,10 @@ class Checkpoints(Generic[P]):
     def counted(self) -> int:
         """Number of the last one of this job that counts; 0 for none."""
         return self._latest[0] if self._latest else 0
+
+    def keep(self) -> None:
+        """The result is where it belongs; the last checkpoint stays for a later run."""
+        emit(self._sink, "checkpoint.stays", number=self.counted)
 
     def finish(self) -> None:
         """The result is where it belongs: nobody needs a checkpoint any more.

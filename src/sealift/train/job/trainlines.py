@@ -79,6 +79,7 @@ _SHOWN: Final = frozenset(
         "checkpoint.kept",
         "checkpoint.missed",
         "checkpoint.restored",
+        "checkpoint.stays",
         "holder.missing",
         "job.gathered",
         "job.limited",

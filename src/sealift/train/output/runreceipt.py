@@ -535,10 +535,18 @@ def _checkpoints(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     resumed = count(receipt.manifest.resumed, "time")
     if receipt.checkpoints < 0 or receipt.manifest.resumed < 0:
         raise _bad("checkpoints")
+    before = receipt.settings.training.continues
+    if before and not receipt.manifest.resumed:
+        raise PolicyError(
+            f"the run was to go on from job {before}, and began anew",
+            code="account-differs",
+        )
     said = (
         f"{receipt.checkpoints} were recorded; the run was resumed {resumed} from a "
         "checkpoint"
     )
+    if before:
+        said += f", at first from the last one of job {before}, whose uses of rows are counted here as well"
     return f"{said}; {_said_by(receipt, verified, all_=False)}"
 
 

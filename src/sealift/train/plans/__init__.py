@@ -76,7 +76,8 @@ def _check_training(
 
     Raises:
         PolicyError: ``settings-differ``, ``privacy-not-enforced``.
-        UsageError: ``nothing-to-make``; ``buffer-too-small``, if a cell does not fit.
+        UsageError: ``nothing-to-make``; ``buffer-too-small``, if a cell does not fit;
+            ``bad-choice``.
         PolicyError: if it asks for longer leases, more buffers or mixed cargo than
             agreed; as ``require_planned``.
     """
@@ -97,6 +98,13 @@ def _check_training(
             code="nothing-to-make",
         )
     _check_choice(training, agreement, plan)
+    if training.keep_state and agreement.training_rule.runs == 1:
+        raise UsageError(
+            "the job keeps its state for a later run (training.keep_state)",
+            why="the agreement allows one run",
+            fix="Allow more with `runs` in [agreed] of the job, or remove keep_state",
+            code="bad-choice",
+        )
     if travel.asked_bytes:
         check_buffer(agreement.resources, travel.asked_bytes)
     check_seconds(settings.run.lease_s, agreement.travel_rule.lease_s)

@@ -447,16 +447,19 @@ class Rank:
     ) -> Checkpoints[JobProgress] | None:
         if self._number:
             return None
+        first = settings.training.continues or job
         return Checkpoints(
             self._places.state,
-            keys.ledger(job),
+            keys.ledger(first),
             binding=JobBinding(
-                job=job, agreement=self._agreement.digest, settings=settings.shape
+                job=first,
+                agreement=self._agreement.digest,
+                settings=settings.checkpoint_shape,
             ),
             kind=JobProgress,
             every=settings.run.checkpoint_every,
             patience_s=settings.run.brokers_s,
-            required=self._must_resume,
+            required=self._must_resume or bool(settings.training.continues),
             sink=self._sink,
         )
 

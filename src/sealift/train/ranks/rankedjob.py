@@ -432,6 +432,12 @@ class RankedJob:
         found = self.checkpoints and self.checkpoints.restore()
         if not found:
             return 0
+        if found.position > self._most_done:
+            raise PolicyError(
+                f"the state that is kept of job {self.settings.training.continues} has more epochs "
+                "than this run",
+                code="settings-differ",
+            )
         progress = found.progress
         uses = progress.uses.unpack()
         self.handout.restore(progress.measured, progress.resumed + 1, uses)
@@ -700,11 +706,26 @@ class RankedJob:
         )
 
     def _note(self, position: int) -> None:
-        if self.checkpoints is None:
+        if self.checkpoints is None or position > self._most_done:
             return
         self.checkpoints.note(
-            position, self._progress, lambda: self.trainer.snapshot().to_parts()
+            position,
+            self._progress,
+            lambda: self.trainer.snapshot().to_parts(),
+            now=self.settings.training.keep_state and position == self._most_done,
         )
+
+    @property
+    def _most_done(self) -> int:
+        """After so many passes there may be a last checkpoint.
+
+        Where a job with more epochs may go on from it, it comes before a last measurement
+        that this longer job would not make.
+        """
+        training, visits = self.settings.training, self.settings.visits
+        if training.keep_state or training.continues:
+            return visits.passes_kept
+        return len(list(visits.passes()))
 
     def _progress(self) -> JobProgress:
         return JobProgress(
@@ -728,7 +749,10 @@ class RankedJob:
         )
         receive_message(self.control, OutputKept, timeout_s=KEPT_WAIT_S)
         if self.checkpoints is not None:
-            self.checkpoints.finish()
+            if self.settings.training.keep_state:
+                self.checkpoints.keep()
+            else:
+                self.checkpoints.finish()
         return receipt
 
     def _tell_orchestrator(self, message: object) -> None:
