@@ -33,6 +33,7 @@ from sealift.release.log.heads import ShownHeads
 from sealift.train.job.runningjob import JobShapes
 from sealift.train.job.sentences import sentence
 from sealift.train.loop.faults import bad_row, recipe_failed
+from sealift.train.loop.statistics import Measured
 from sealift.train.output.uses import TableUse, Uses
 from sealift.train.ranks import rank as ranks_module
 from sealift.train.ranks import rankedjob as rankedjob_module
@@ -605,6 +606,7 @@ def test_a_ranks_rounds_have_the_jobs_bound_and_its_owners_names() -> None:
         "_uses",
         "_used",
         "_own",
+        "_shared",
         "_rows_before",
         "_seen",
         "_done",
@@ -671,7 +673,7 @@ def test_an_owner_sees_its_own_numbers_beside_the_others() -> None:
     }
     own = {f"classes_2{place}": value for place, value in cells.items()}
     alone = {f"alone.ada.classes_2{place}": v for place, v in cells.items()}
-    of._own = [(46, {"loss": 0.5, **own, **alone})]
+    of._own = of._shared = [(46, {"loss": 0.5, **own, **alone})]
     RankedJob._compare(of, 2, {"accuracy": 0.75, "loss": 0.4, "alone.east.loss": 0.1})
     (event,) = of.told
     assert event.fields["rows"] == 46
@@ -683,3 +685,33 @@ def test_an_owner_sees_its_own_numbers_beside_the_others() -> None:
     assert "recall 0.5 (your rows alone 0.5)" in line
     assert "loss 0.5 (all owners 0.4)" in line
     assert "0.1" not in line, "another owner's baseline"
+
+
+@pytest.mark.parametrize("home", [True, False])
+def test_an_owner_sees_its_own_numbers_of_few_rows_where_its_rows_are(
+    home: bool,
+) -> None:
+    """Others see none of a class with 4 of 20 rows; nor does its owner at another's machine."""
+    of = ranked(metrics=("loss", "classes_2"))
+    agreement = SimpleNamespace(
+        rows_at_home=home,
+        output_rule=replace(
+            of.agreement.agreement.output_rule, audience="everyone", metric_rows=5
+        ),
+        data_owners=("ada",),
+    )
+    of.agreement = SimpleNamespace(agreement=agreement)
+    cells = {"[0,0]": 16.0, "[0,1]": 4.0, "[1,0]": 16.0, "[2,0]": 20.0}
+    own = {f"classes_2{place}": value for place, value in cells.items()}
+    stop = Stop(0, "ada", "ada-heldout", "heldout", 0, 20)
+    found = Measured(20, {"loss": 0.5, **own})
+    of._slice = SimpleNamespace(work=lambda *how, **more: [(stop, found)])
+    of._require_counted = lambda *how: None
+    of.trainer = SimpleNamespace(statistics=None)
+    of._beside, of._masked, of._uses = None, None, []
+    (told,), _uses = RankedJob._work(of, "heldout", 0)
+    assert told.metrics == {"loss": 0.5, "classes_2[]": 1.0}
+    RankedJob._compare(of, 0, {"loss": 0.5})
+    line = sentence(of.told[-1].kind, of.told[-1].fields)
+    assert ("accuracy 0.8" in line) is home
+    assert "not shared: accuracy" in line

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sealift.channel.device.device import SummingEngine
@@ -142,7 +142,9 @@ class RankedJob:
     _rounds: GroupRounds = field(init=False)
     _uses: list[Uses] = field(init=False, default_factory=list)
     _used: list[list[Uses]] = field(init=False)
-    _own: list[tuple[int, Mapping[str, float]]] = field(init=False)  # of this pass
+    # Of this pass: what this rank's owner sees of its own rows, and what others may.
+    _own: list[tuple[int, Mapping[str, float]]] = field(init=False)
+    _shared: list[tuple[int, Mapping[str, float]]] = field(init=False)
     _rows_before: int = field(init=False, default=0)  # of passes before this start
     _seen: set[Digest] = field(
         init=False, default_factory=set
@@ -454,15 +456,18 @@ class RankedJob:
         self._require_counted(purpose, epoch)
         if purpose != "prepare" and self.trainer.statistics:
             self.handout.check_totals()
-        rule, parts, self._own = agreement.output_rule, [], []
+        rule, parts, self._own, self._shared = agreement.output_rule, [], [], []
         may_see = agreement.rows_at_home or rule.audience == "everyone"
+        # How many rows a number is of protects these rows, and not from their owner.
+        home = replace(rule, metric_rows=1) if agreement.rows_at_home else rule
         try:
             most = self._rounds.most_steps(epoch) if purpose == "train" else 0
             for stop, found in self._slice.work(
                 purpose, epoch, self._beside, most=most
             ):
-                seen = let_out(found, rule).metrics if may_see else {}
+                seen = let_out(found, home).metrics if may_see else {}
                 self._own.append((stop.rows, seen))
+                self._shared.append((stop.rows, let_out(found, rule).metrics))
                 if purpose != "heldout":
                     emit(
                         self.sink,
@@ -682,6 +687,7 @@ class RankedJob:
         """Tell this owner its own numbers beside everybody's, and beside those of alone."""
         rule = self.agreement.agreement.output_rule
         found = joint_numbers(self._own, rule.digits)
+        shared = joint_numbers(self._shared, rule.digits)
         own = {name: each for name, each in found.items() if "." not in name}
         alone = {
             name.rpartition(".")[2]: each for name, each in found.items() if "." in name
@@ -695,7 +701,7 @@ class RankedJob:
             epoch=epoch,
             holder=self.agreement.agreement.data_owners[self.rank],
             rows=sum(rows for rows, _metrics in self._own),
-            withheld=", ".join(withheld_numbers(rule.metrics, own)),
+            withheld=", ".join(withheld_numbers(rule.metrics, shared)),
             **metric_fields(
                 {
                     f"{whose}.{name}": value
