@@ -131,14 +131,14 @@ def test_table_that_changes_while_read_is_refused(tmp_path: Path, suffix: str) -
 def test_memory_does_not_grow_with_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    schema = Schema((Field("x", "float32", (64,)),))
+    schema = Schema((Field("x", "float32", (8,)),))
     for module in ("blocks", "reader", "structure"):  # so that a small table has many
         size = f"sealift.data.sources.csvfiles.{module}._BLOCK_BYTES"
-        monkeypatch.setattr(size, 1 << 18)
+        monkeypatch.setattr(size, 1 << 16)
     peaks = []
-    for rows in (12_000, 36_000) if suffix == ".csv" else (500, 8000):
+    for rows in (12_000, 36_000) if suffix == ".csv" else (500, 64_000):
         path = tmp_path / f"t{rows}{suffix}"
-        array = np.ones((rows, 64), np.float32)
+        array = np.ones((rows, 8), np.float32)
         if suffix == ".npy":
             np.save(path, array)
         else:
@@ -152,8 +152,8 @@ def test_memory_does_not_grow_with_the_table(
 
 
 def write_table_of_ones(path: Path, rows: int) -> None:
-    header = ",".join(f"x{index}" for index in range(64))
-    path.write_text(header + "\n" + (",".join(["1"] * 64) + "\n") * rows)
+    header = ",".join(f"x{index}" for index in range(8))
+    path.write_text(header + "\n" + (",".join(["1"] * 8) + "\n") * rows)
 
 
 def test_unknown_suffix_and_missing_file(tmp_path: Path) -> None:

@@ -223,7 +223,8 @@ def test_a_key_that_somebody_still_reads_is_not_called_destroyed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A backup under way keeps the log, with the wrapped key in it."""
-    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.05)
+    for module in ("database", "vault.file"):
+        monkeypatch.setattr(f"sealift.release.{module}.BUSY_TIMEOUT_S", 0.05)
     path = tmp_path / "vault"
     ours = Vault.open(path, identity)
     ours.store("ada-train", SecretKey.generate())
@@ -244,7 +245,8 @@ def test_a_key_that_somebody_still_reads_is_not_called_destroyed(
 def test_a_share_that_somebody_still_reads_is_not_called_deleted(
     identity: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.05)
+    for module in ("database", "vault.file"):
+        monkeypatch.setattr(f"sealift.release.{module}.BUSY_TIMEOUT_S", 0.05)
     ours = Vault.create(tmp_path / "vault", identity)
     shares, job = ours.checkpoints, JobKey(Digest.of(b"agreement"), "heart-1")
 

@@ -292,9 +292,12 @@ def run_group(controls: list[Control], keep: Callable[[RunSummary], None]) -> No
     agreement = make_consortium(group=GroupRule(len(controls), "owner")).verified()
     settings = JobSettings(run=RunSettings(rejoin_s=0.0))
     outputs = cast(Any, SimpleNamespace(clear=lambda: None, keep=keep))
-    GroupOrchestrator(agreement, settings, sessions=sessions, sink=discard).run(
-        StartJob("digits", b""), outputs
-    )
+    with pytest.MonkeyPatch.context() as patched:
+        # Some ranks never say a word.
+        patched.setattr("sealift.train.ranks.orchestrator.OWN_WORD_S", FIRST_WORD_S)
+        GroupOrchestrator(agreement, settings, sessions=sessions, sink=discard).run(
+            StartJob("digits", b""), outputs
+        )
 
 
 SILENT = PeerError("no answer", code="peer-timeout")
