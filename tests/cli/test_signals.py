@@ -25,9 +25,11 @@ signals.install_stop_signals()
 signals.on_second_signal(lambda: print("last act", flush=True))
 """
 SWALLOWS = """
-print("ready", flush=True)
+words = ["ready"]
 while True:
     try:
+        if words:
+            print(words.pop(), flush=True)
         time.sleep(60)
     except BaseException:
         print("swallowed", flush=True)
@@ -56,13 +58,27 @@ def start(body: str, grace_s: float = 0.3) -> subprocess.Popen[str]:
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    time.sleep(0.2)  # until it is where it says
     return process
+
+
+def wait_until_it_computes(process: subprocess.Popen[str]) -> None:
+    """Until it has computed for a while: it does nothing else once it is ready."""
+    began_s = processor_s(process.pid)
+    while processor_s(process.pid) < began_s + 0.1:
+        time.sleep(0.01)
+
+
+def processor_s(pid: int) -> float:
+    """Seconds that a process has had a processor: proc(5), fields 14 and 15."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.parametrize("body", [SWALLOWS, COMPUTES])
 def test_a_main_thread_that_does_not_end(body: str) -> None:
     process = start(body)
+    if body == COMPUTES:
+        wait_until_it_computes(process)
     process.terminate()
     out, _ = process.communicate(timeout=300)
     assert process.returncode == STOPPED
@@ -71,6 +87,7 @@ def test_a_main_thread_that_does_not_end(body: str) -> None:
 
 def test_a_second_signal_does_not_wait() -> None:
     process = start(COMPUTES, grace_s=600.0)
+    wait_until_it_computes(process)
     process.terminate()
     time.sleep(0.1)  # two of the same kind that are pending are one
     process.send_signal(signal.SIGINT)
@@ -94,8 +111,8 @@ signals.install_stop_signals()
 signals.follow_parent()
 signals.on_second_signal(lambda: print("scrubbed", flush=True))
 signals.on_second_signal(lambda: print("asked children", flush=True), ends_children=True)
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     time.sleep(60)
 except signals.StopRequested:
     print("asked", flush=True)

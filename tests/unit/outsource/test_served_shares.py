@@ -43,6 +43,7 @@ from tests.sim.quickkernels import quick_kernels
 from tests.sim.servedshares import KERNELS, SharesWorld
 
 BOTH: tuple[Direction, ...] = ("input", "weight")
+LET_GO_S = 300.0  # how long a test waits for what happens a moment later
 CONV = Layer(
     name="conv", batch=6, inputs=3, outputs=8, height=8, width=9, kernel=(3, 3),
     stride=(2, 1), padding=(1, 1), edge=True,
@@ -163,14 +164,25 @@ def test_a_server_that_serves_says_so(world: SharesWorld) -> None:
     with world.dial() as first:
         first.announce(TRACES)
         assert "works on another job" in refusal(world)
-    for _ in range(100):  # it hears of the end a moment later
+    once_let_go(lambda: announce_again(world))
+
+
+def announce_again(world: SharesWorld) -> None:
+    with world.dial() as second:
+        second.announce(TRACES)
+
+
+def once_let_go(work: Callable[[], None]) -> None:
+    """Do it as soon as the servers have heard of the last job's end: a moment later."""
+    deadline_s = time.monotonic() + LET_GO_S
+    while True:
         try:
-            with world.dial() as second:
-                second.announce(TRACES)
-                return
+            work()
         except RefusedError:
+            assert time.monotonic() < deadline_s
             time.sleep(0.05)
-    pytest.fail("the server did not let go of the first job")
+        else:
+            return
 
 
 def test_a_server_taken_for_another_share_refuses(world: SharesWorld) -> None:
@@ -315,13 +327,7 @@ def test_what_is_no_answer_names_the_server(
         with pytest.raises(error, match=r"Z \(cloud-c\)") as refused:
             run_step(masked, TRAIN, 0)
     assert refused.value.code == code
-    for _ in range(100):  # it hears of the end a moment later; then an honest try works
-        try:
-            test_steps_over_sockets_are_those_in_place(world)
-            return
-        except RefusedError:
-            time.sleep(0.05)
-    pytest.fail("the server did not let go of the first job")
+    once_let_go(lambda: test_steps_over_sockets_are_those_in_place(world))
 
 
 def test_a_signature_of_other_answers_names_the_server(world: SharesWorld) -> None:
@@ -364,8 +370,8 @@ def _say(world: SharesWorld, *messages: bytes) -> Event:
         servers.announce(TRACES)
         for message in messages:
             servers._servers[0].send([Message(memoryview(message), ())])
-        refused = []
-        for _ in range(200):
+        deadline_s = time.monotonic() + LET_GO_S
+        while time.monotonic() < deadline_s:
             refused = [e for e in world.events["P"] if e.kind == "shares.refused"]
             if refused:
                 return refused[0]

@@ -139,6 +139,7 @@ def test_another_device_gives_the_same_model(text: str) -> None:
     assert ran["aten.mm.default"] > 5  # backward, too
 
 
+@pytest.mark.long
 def test_what_a_recipe_makes_on_the_cpu_does_not_mix() -> None:
     """As on a GPU; it is the control of the test before, too."""
     trained(HERE, MIXING)
