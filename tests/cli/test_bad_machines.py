@@ -113,6 +113,23 @@ def test_a_home_that_cannot_be_written(place: Path) -> None:
     assert code == 0, said
 
 
+def test_key_files_that_others_can_open(place: Path) -> None:
+    """It is said, with the command that closes them; the command goes on."""
+    words = ("key", "backup", "north.key", "--passphrase-file", "../secret", "-o")
+    (place.parent / "secret").chmod(0o600)
+    assert sealift(place, *KEY)[0] == 0
+    code, said = sealift(place, *words, "first")
+    assert code == 0
+    assert "every user" not in said
+    (place / "north.key").chmod(0o644)
+    (place.parent / "secret").chmod(0o602)
+    code, said = sealift(place, *words, "second")
+    assert code == 0
+    assert said.count("every user of this machine can open") == 2
+    assert "chmod go= north.key" in said
+    assert "chmod go= ../secret" in said
+
+
 @in_namespaces
 def test_a_folder_that_cannot_be_written(place: Path) -> None:
     before = "mount --bind $PWD $PWD && mount -o remount,bind,ro $PWD && cd $PWD"

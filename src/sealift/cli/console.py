@@ -28,7 +28,7 @@ from sealift.errors import (
     for_screen,
     visible,
 )
-from sealift.release.files import read_given_passphrase
+from sealift.release.files import read_given_passphrase, said_of_others
 
 YES: Final = frozenset({"y", "yes"})
 
@@ -216,5 +216,8 @@ def unlock(args: argparse.Namespace, key: Path, prompt: str = "") -> Identity:
     """
     from sealift.crypto.identity import load_identity
 
-    prompt = prompt or f"passphrase of {key.name}"
-    return load_identity(key, read_passphrase(args.passphrase_file, prompt=prompt))
+    prompt, file = prompt or f"passphrase of {key.name}", args.passphrase_file
+    identity = load_identity(key, read_passphrase(file, prompt=prompt))
+    for sentence in said_of_others(key, *([file] if file else [])):
+        say(sentence)
+    return identity

@@ -24,6 +24,7 @@ from sealift.release.files import (
     make_folder,
     read_secret_line,
     read_whole,
+    said_of_others,
     write_whole,
 )
 
@@ -60,6 +61,7 @@ class PartyFolder:
     read_passphrase: Callable[[str, bool], str] = field(kw_only=True)
     passphrase_file: Path | None = field(default=None, kw_only=True)
     _memory: str = field(default="", init=False)
+    _told: set[str] = field(default_factory=set, init=False)
 
     def __getitem__(self, name: str) -> Path:
         """The file or folder of that name."""
@@ -106,7 +108,12 @@ class PartyFolder:
                 self.say(
                     f"its passphrase is in {kept.name}; back up both, share neither"
                 )
-        return load_identity(self.key, passphrase)
+        identity = load_identity(self.key, passphrase)
+        for sentence in said_of_others(self.key, self.folder / self.passphrase):
+            if sentence not in self._told:  # once, however often a command asks
+                self.say(sentence)
+                self._told.add(sentence)
+        return identity
 
     def require_free(self) -> None:
         """Before anything is written: nothing lies here that would be replaced.

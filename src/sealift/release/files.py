@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shlex
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ from sealift.errors import MalformedError, UsageError, unreadable
 
 __all__ = [
     "locked", "make_folder", "read_given_passphrase", "read_secret_line", "read_whole",
-    "write_failed", "write_whole",
+    "said_of_others", "write_failed", "write_whole",
 ]  # fmt: skip
 
 
@@ -83,6 +85,17 @@ def read_given_passphrase(
         if file is None
         else read_secret_line(file)
     )
+
+
+def said_of_others(*secrets: Path) -> Iterator[str]:
+    """A sentence for each file of secrets that every user of the machine may read or replace."""
+    for path in secrets:
+        mode = os.stat(path).st_mode
+        if stat.S_ISREG(mode) and mode & stat.S_IRWXO and not _is_descriptor(path):
+            yield (
+                f"every user of this machine can open {path.name}, which is secret; "
+                f"close it: chmod go= {shlex.quote(str(path))}"
+            )
 
 
 def handed_on(words: Iterable[object]) -> tuple[int, ...]:

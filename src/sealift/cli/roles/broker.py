@@ -151,6 +151,11 @@ def add_parser(subparsers: Any) -> None:
     )
     add_role_arguments(parser)
     add_store_arguments(parser)
+    parser.add_path(
+        "--receipts",
+        metavar="DIR",
+        help="the receipt of the run is kept beside this folder; default: beside the log",
+    )
 
 
 def add_store_arguments(parser: Parser) -> None:
@@ -184,7 +189,7 @@ def run(args: argparse.Namespace) -> int:
         setup = replace(setup, agreement=broker.verified)
         heads = HeadStore(args.log.with_name(f"{args.log.name}.heads.json"))
         rejoining = Rejoining(setup.job.run.rejoin_s, sink=setup.sink)
-        keep = keep_run_in(args.log.parent, setup)
+        keep = keep_run_in((args.receipts or args.log).parent, setup)
         with reporting(args.status, broker, counts):
             rejoining.run(
                 lambda joined: _serve(
@@ -258,7 +263,7 @@ STOP_S: Final = 10.0
 OWN_FAILURES: Final = frozenset({1, 2, 3, 5, 6, 7})  # 4 is a peer's, a signal is ours
 MAX_RESTARTS: Final = 20
 _PASSED_ON: Final = (
-    "key", "passphrase_file", "orchestrator", "vault", "log", "status",
+    "key", "passphrase_file", "orchestrator", "vault", "log", "status", "receipts",
 )  # fmt: skip
 
 

@@ -508,7 +508,8 @@ def _start(
             )
         except OSError as error:
             ours.close()
+            named = f"{error.filename}: {error.strerror}" if error.filename else error
             raise UnavailableError(
-                "there is no process for the recipe", why=error, code="no-process"
+                "there is no process for the recipe", why=named, code="no-process"
             ) from None
     return process, ours
