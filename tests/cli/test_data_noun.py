@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -39,13 +40,14 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("north", "east"):
         save_identity(create_identity(name), folder / f"{name}.key", "correct horse")
     (folder / "passphrase").write_text("correct horse\n")
+    (folder / "passphrase").chmod(0o600)
     return folder
 
 
 @pytest.fixture
 def home(tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for path in keys.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
+        shutil.copy(path, tmp_path)  # with its permissions
     (tmp_path / "schema.toml").write_text(SCHEMA)
     x = np.linspace(0, 1, 400, dtype=np.float32).reshape(100, 4)
     np.savez(tmp_path / "t.npz", x=x, label=np.arange(100) % 3)
