@@ -114,3 +114,55 @@ def test_marks_are_counted_from_many_threads(monkeypatch: pytest.MonkeyPatch) ->
         list(pool.map(lambda _: marks.look(texts, 0), range(20_000)))
     sys.setswitchinterval(interval)
     assert marks._columns[0] == (20_000, 20_000, 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"PK\x03\x04\x14\0\x06\0" + bytes(90), "an Excel workbook"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "of the old kind"),
+        (b"\x1f\x8b\x08\0abc", "compressed (gzip)"),
+        (b"PAR1\x15\x04", "a Parquet file"),
+        (b"\xef\xbb\xbf<HTML><body><table>", "a web page"),
+        (b"<?xml version='1.0'?>\n<Workbook>", "a web page or XML"),
+    ],
+)
+def test_a_file_with_the_name_of_a_table_is_called_what_it_is(
+    tmp_path: Path, content: bytes, said: str
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(content)
+    with pytest.raises(MalformedError) as caught:
+        draft_schema([path], NO_OPTIONS)
+    assert said in str(caught.value)
+    assert caught.value.code == "bad-table"
+
+
+@pytest.mark.parametrize("name", ["PAR1", "BZh", "PK", "<5 years", "%PDF"])
+def test_a_column_may_have_such_a_name(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"{name},y\n1,2\n3,4\n")
+    assert draft_schema([path], NO_OPTIONS).schema.fields[1].name == "y"
+
+
+@pytest.mark.parametrize(
+    ("header", "doubted"),
+    [("37,0.5", True), ("0,1", False), ("1,2", False), ("7,7.5", True), ("x,2020", False), ("x,2020.5", True), ("age,dose", False)],
+)  # fmt: skip
+def test_a_first_line_of_values_is_doubted(
+    tmp_path: Path, header: str, doubted: bool
+) -> None:
+    """Programs that write columns without names count them."""
+    path = tmp_path / "t.csv"
+    path.write_text(header + "\n" + "".join(f"{n},{n}.5\n" for n in range(30)))
+    notes = draft_schema([path], NO_OPTIONS).notes
+    assert any("no usual name of a column" in each for each in notes) is doubted
+
+
+def test_a_title_above_the_names_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("Ward 3\nage,dose\n" + "1,2\n" * 50)
+    with pytest.raises(MalformedError) as caught:
+        draft_schema([path], NO_OPTIONS)
+    assert "delete what stands above the columns' names" in str(caught.value)
+    assert len(caught.value.problems) <= 1

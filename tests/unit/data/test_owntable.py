@@ -467,3 +467,53 @@ def load_own_table_of_nothing(tmp_path: Path) -> object:
     from dataclasses import replace
 
     return replace(load_own_table(tmp_path / "draft2.toml"), source="draft.toml")
+
+
+MARKED = "age,ward,born\n" + "".join(
+    f"{20 + n if n % 7 else '?'},{'ab'[n % 2] if n % 9 else '-'},{'2020-01-02' if n % 8 else '?'}\n"
+    for n in range(63)
+)
+
+
+def test_what_a_file_writes_for_nothing_is_an_empty_cell(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(MARKED)
+    drafted = draft_schema([path], NO_OPTIONS)
+    (note,) = [each for each in drafted.notes if 'missing = ["?"]' in each]
+    assert note.startswith("left out: age")
+    own = own_of(tmp_path, 'missing = ["?", " - "]\n')
+    drafted = draft_schema([path], own)
+    fields = {each.name: each for each in drafted.schema.fields}
+    assert fields["age"].cells.empty == 0
+    assert fields["ward"].cells.categories == ("a", "b", "missing")
+    assert fields["born"].cells.date == "%Y-%m-%d"
+    found = read_rows(path, drafted.schema, own.own)
+    assert found["age"].tolist()[:2] == [0, 21]
+    assert found["age_missing"].tolist()[:8] == [True, *[False] * 6, True]
+    assert found["ward"].tolist()[:3] == [2, 1, 0]
+    assert found["born_missing"].tolist()[:9] == [True, *[False] * 7, True]
+
+
+def test_a_number_that_stands_for_nothing_is_no_number(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("age\n30\n-999\n40\n")
+    schema = parse_schema(b'[[fields]]\nname = "age"\ndtype = "int64"\nempty = 0\n')
+    own = own_of(tmp_path, 'missing = ["-999"]\n').own
+    assert read_rows(path, schema, own)["age"].tolist() == [30, 0, 40]
+    assert read_rows(path, schema, NO_OPTIONS.own)["age"].tolist() == [30, -999, 40]
+
+
+@pytest.mark.parametrize("written", ["missing = [1]", 'missing = [""]', "missing = 7"])
+def test_what_stands_for_nothing_is_a_text(tmp_path: Path, written: str) -> None:
+    with pytest.raises(MalformedError) as caught:
+        own_of(tmp_path, written)
+    assert (caught.value.code, caught.value.field) == ("bad-table-file", "missing")
+
+
+def test_a_cell_without_a_number_says_how_it_may_mean_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("age\n30\nunknown\n")
+    schema = parse_schema(b'[[fields]]\nname = "age"\ndtype = "int64"\nempty = 0\n')
+    with pytest.raises(MalformedError) as caught:
+        read_rows(path, schema, NO_OPTIONS.own)
+    assert 'missing = ["unknown"]' in str(caught.value)

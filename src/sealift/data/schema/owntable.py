@@ -25,8 +25,8 @@ IN_FILE: Final = f"in {FILE}, a file that you make beside your table"
 MAX_BYTES: Final = 1 << 20
 DELIMITERS: Final = (",", ";", "\t", "|")
 _KEYS: Final = (
-    "encoding", "delimiter", "decimal", "thousands", "units", "leave_out", "columns", "dates",
-    "synonyms",
+    "encoding", "delimiter", "decimal", "thousands", "units", "missing", "leave_out", "columns",
+    "dates", "synonyms",
 )  # fmt: skip
 _THOUSANDS: Final = (",", ".", " ", "'")
 
@@ -43,6 +43,8 @@ class OwnTable:
             space of any kind; "" if nothing does.
         units: Texts before or behind numbers, such as ``%`` or ``EUR``. They are dropped,
             and 12 % is 12.
+        missing: What this file writes where nothing is there, such as ``?``, in any column;
+            beside empty cells, NA, N/A, null and a single point.
         leave_out: Columns that are in no field.
         columns: What this file calls the column of a field, or of each of its elements.
         dates: How this file writes the dates of a field (``datetime.strptime``).
@@ -55,6 +57,7 @@ class OwnTable:
     decimal: str = ""
     thousands: str = ""
     units: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     leave_out: tuple[str, ...] = ()
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     dates: Mapping[str, str] = field(default_factory=dict)
@@ -187,6 +190,7 @@ def load_own_table(path: Path) -> OwnTable:
         decimal=_one_of(document, "decimal", (".", ",")),
         thousands=_thousands(document),
         units=_units(document),
+        missing=_missing(document),
         leave_out=_texts(document.get("leave_out", []), "leave_out"),
         columns={
             name: _texts([each] if isinstance(each, str) else each, f"columns.{name}")
@@ -229,6 +233,7 @@ def own_keys_as_comments(
         "decimal": ",",
         "thousands": ".",
         "units": [*units] or ["%", "EUR"],
+        "missing": ["?", "-999"],
     }
     lines = [
         f"# {key} = {json.dumps(value, ensure_ascii=False)}"
@@ -265,6 +270,13 @@ def _units(document: Mapping[str, Any]) -> tuple[str, ...]:
                 'Write units such as "EUR" or "%", without digits, signs, marks or spaces',
             )
     return units
+
+
+def _missing(document: Mapping[str, Any]) -> tuple[str, ...]:
+    marks = _texts(document.get("missing", []), "missing")
+    if any(not each.strip() for each in marks):
+        raise _bad("missing", "one of them is empty", "An empty cell needs no line")
+    return tuple(each.strip() for each in marks)
 
 
 def _thousands(document: Mapping[str, Any]) -> str:

@@ -22,10 +22,20 @@ _NO_NUMBER: Final = "not a number"
 
 def clean(column: Any, spec: Field, own: OwnTable) -> Any:
     """A column of text, as ``cells`` reads it."""
+    column = without_missing(column, own)
     if spec.cells.categories:
         return _with_categories(column, own.synonyms.get(spec.name, {}))
     cleans = own.writes_numbers and is_number(spec)
     return _plain_numbers(column, own) if cleans else column
+
+
+def without_missing(column: Any, own: OwnTable) -> Any:
+    """Empty cells where the file writes what its owner says that it writes instead."""
+    if not own.missing:
+        return column
+    marks = pa.array(own.missing, pa.string())
+    gone = pc.is_in(pc.utf8_trim_whitespace(column), value_set=marks)
+    return pc.if_else(gone, "", column)
 
 
 def is_number(spec: Field) -> bool:

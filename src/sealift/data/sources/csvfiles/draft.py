@@ -43,7 +43,7 @@ from sealift.data.sources.csvfiles.cells import (
     mask,
     read_cells,
 )
-from sealift.data.sources.csvfiles.cleaning import clean
+from sealift.data.sources.csvfiles.cleaning import clean, without_missing
 from sealift.data.sources.csvfiles.likenumbers import LikeNumbers, look_like_numbers
 from sealift.data.sources.csvfiles.quick import QuickMarks, numbers_of
 from sealift.data.sources.csvfiles.reader import column_names, each_batch
@@ -523,6 +523,7 @@ def draft_from_texts(
         own.demand_left_out(each.header)
     columns, plain = _look_at_all(structures, own, sink)
     said = [f"{each.path.name}: {each.words}" for each in structures]
+    said += filter(None, (_doubt_header(each) for each in structures))
     fields: list[Field] = []
     left_out, taken = [], set[str]()
     units: dict[str, None] = {}
@@ -567,6 +568,22 @@ def draft_from_texts(
         )
     schema = Schema(whole.fields, leave_out=tuple(left_out))
     return Draft(schema, notes, plain, tuple(units))
+
+
+def _doubt_header(structure: Structure) -> str:
+    """Whether the first line is a row, and no names; programs that number columns count up."""
+    header = structure.header
+    numbers = [each for each in header if re.fullmatch(NUMBER, each)]
+    if not numbers or 2 * len(numbers) < len(header):
+        return ""
+    if all(map(str.isdecimal, numbers)):
+        first = int(numbers[0])
+        if [*map(int, numbers)] == [*range(first, first + len(numbers))]:
+            return ""
+    return (
+        f"{structure.path.name}, line 1: {numbers[0]!r} is no usual name of a column; if the line is a "
+        "row, put a line with the columns' names above it"
+    )
 
 
 def _why_not(column: _Column, like: LikeNumbers | None) -> str:
@@ -620,6 +637,7 @@ def _seen(
     seen = []
     for place, cells in zip(at, batch.columns, strict=True):
         column = _Column(structure.header[place])
+        cells = without_missing(cells, own)
         plain = clean(cells, _A_NUMBER, own)
         if quickly and len(cells) and column.look_quickly(plain):
             if marks is not None:

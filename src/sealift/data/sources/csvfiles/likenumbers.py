@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -26,6 +27,10 @@ _SPACED: Final = re.compile(r"\d[ \u00a0\u2009\u202f]\d{3}")
 _IN_BRACKETS: Final = re.compile(r"\(\s*\d[\d.,]*\s*\)")
 _SPACES: Final = str.maketrans(dict.fromkeys("\u00a0\u2009\u202f", " "))
 _MOST_UNITS: Final = 4
+_SURELY_NUMBERS: Final = (
+    10  # different ones, beside so many texts that stand for nothing
+)
+_MOST_MARKS: Final = 5
 _UNITS: Final = {
     "%", "‰", "°", "°C", "°F", "kg", "g", "mg", "µg", "μg", "km", "m", "cm", "mm", "l", "L", "ml",
     "mL", "dl", "h", "min", "s", "ms", "EUR", "USD", "GBP", "CHF", "JPY", "CNY", "INR", "PLN", "CZK", "HUF",
@@ -75,6 +80,16 @@ def look_like_numbers(texts: Sequence[str], known: OwnTable) -> LikeNumbers | No
     strange = [text for text in filled if re.fullmatch(_NUMBER, text) is None]
     if strange and all(map(_IN_BRACKETS.fullmatch, strange)):
         fix = "write a minus instead of the brackets"
+        return LikeNumbers(shown(strange[0]), known, fix)
+    numbers = len(filled) - len(strange)
+    without_digits = not any(map(str.isdigit, "".join(strange)))
+    if (
+        numbers >= _SURELY_NUMBERS
+        and 0 < len(strange) <= _MOST_MARKS
+        and without_digits
+    ):
+        marks = ", ".join(json.dumps(text, ensure_ascii=False) for text in strange)
+        fix = f"write missing = [{visible(marks)}] {IN_FILE}, if such cells say that nothing is there"
         return LikeNumbers(shown(strange[0]), known, fix)
     found = [match for text in strange if (match := _LIKE.fullmatch(text))]
     if not strange or len(found) < 0.9 * len(strange):

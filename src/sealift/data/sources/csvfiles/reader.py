@@ -10,6 +10,7 @@ Texts in a column of categories that the schema does not list, and in how many r
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -46,10 +47,11 @@ from sealift.data.sources.csvfiles.quick import QuickMarks, read_quickly
 from sealift.data.sources.csvfiles.structure import Structure, changed, look_at
 from sealift.data.sources.problems import SHOWN, Problems
 from sealift.data.sources.source import SourceOptions, refuse_options
-from sealift.errors import nearest
+from sealift.errors import nearest, visible
 from sealift.events import Sink, emit
 
 _BLOCK_BYTES: Final = 8 << 20  # a row is shorter
+_LONGEST_MARK: Final = 16
 _FILL: Final = "Fill the cell, or give a value for empty cells in the schema"
 _CORRECT: Final = "Correct the cell, or change the schema"
 _DATE: Final = (
@@ -429,6 +431,9 @@ class _Inspection:
                 what, names = lead.format(shown(text)) + rule, spec.cells.categories
                 like = look_like_numbers([text], self._own) if numbers else None
                 more = f"If it is a number, {like.advice}" if like else fix
+                if numbers and spec.cells.empty is not None and _is_mark(text):
+                    mark = json.dumps(text, ensure_ascii=False)
+                    more = f"{fix}; or write missing = [{visible(mark)}] {IN_FILE}, if it says that nothing is there"
                 yield _Wrong(first_row + row, at, what, more, text, names)
 
     def _add_doubtful(self) -> None:
@@ -463,6 +468,11 @@ class _Inspection:
     def _add(self, row: int, at: int, what: str, fix: str) -> None:
         self._totals[at] += 1
         self._keep(at, [_Wrong(row, at, what, fix)])
+
+
+def _is_mark(text: str) -> bool:
+    """Whether it may stand for nothing, among numbers."""
+    return 0 < len(text) <= _LONGEST_MARK and not any(map(str.isdigit, text))
 
 
 def _offences(cells: ReadCells, spec: Field) -> Iterator[tuple[Mask, str, str, str]]:

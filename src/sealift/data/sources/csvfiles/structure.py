@@ -36,6 +36,19 @@ _UNLIKE: Final = {
     "cp1252": "the line is not UTF-8, unlike other lines",
     "unknown": "the line has a character of an unknown encoding",
 }
+_AS_CSV: Final = "Open it in a spreadsheet program, and save it as CSV"
+_UNPACK: Final = "Unpack it first"
+_NO_TEXT: Final = {
+    b"PK\x03\x04": ("an Excel workbook or another ZIP archive", _AS_CSV),
+    b"\xd0\xcf\x11\xe0": ("an Excel workbook of the old kind", _AS_CSV),
+    b"\x1f\x8b": ("compressed (gzip)", _UNPACK),
+    b"BZh91AY&SY": ("compressed (bzip2)", _UNPACK),
+    b"\xfd7zXZ": ("compressed (xz)", _UNPACK),
+    b"\x28\xb5\x2f\xfd": ("compressed (Zstandard)", _UNPACK),
+    b"PAR1\x15": ("a Parquet file", "Give it a name that ends in .parquet"),
+    b"SQLite format 3\0": ("an SQLite database", "Export the table as CSV"),
+    b"%PDF-": ("a PDF", "Export the table as CSV"),
+}
 _UTF_32: Final = (b"\xff\xfe\0\0", b"\0\0\xfe\xff")
 _NUMBER: Final = re.compile(r"\s*[+-]?[\d.,]*\d[\d.,]*\s*")
 _OTHER_BYTES = re.compile(rb"[\x80-\xff]+")
@@ -215,6 +228,7 @@ def look_at(path: Path, problems: Problems, own: OwnTable = AS_IT_LOOKS) -> Stru
     """
     from sealift.data.sources.csvfiles import blocks  # 0.2 s, of pyarrow
 
+    _demand_text(path)
     encoding = _stated_encoding(path, own.encoding) or _encoding(path)
     delimiter = own.delimiter or _delimiter(path, encoding)
     if encoding != "utf-8-sig":
@@ -232,6 +246,28 @@ def look_at(path: Path, problems: Problems, own: OwnTable = AS_IT_LOOKS) -> Stru
         found = replace(found, doubt=doubt(path, _blocks(stream)))
     problems.read_as += f", {found.doubt}" if found.doubt else ""
     return found
+
+
+def _demand_text(path: Path) -> None:
+    """Say what a file is that has the name of a text file alone.
+
+    Raises:
+        MalformedError: code ``bad-table``.
+    """
+    with path.open("rb") as stream:
+        start = stream.read(64)
+    for mark, (kind, fix) in _NO_TEXT.items():
+        if start.startswith(mark):
+            raise bad_table(f"{path.name} is {kind}, and no text", fix=fix)
+    if re.match(
+        rb"(\xef\xbb\xbf)?\s*<(!doctype html|html|table|\?xml|meta)\b",
+        start,
+        re.IGNORECASE,
+    ):
+        raise bad_table(
+            f"{path.name} is a web page or XML, as some programs write for spreadsheets",
+            fix=_AS_CSV,
+        )
 
 
 def _header(cells: list[str], source: str) -> tuple[str, ...]:
@@ -255,21 +291,27 @@ def _look_at_rows(
     with _opened(path, encoding) as stream:
         found = _rows(stream, delimiter, path.name)
         header = _header(next(found, (0, []))[1], path.name)
-        rows, ragged = 0, []
+        rows, ragged, sizes = 0, list[int](), set[int]()
+        said: list[tuple[str, str]] = []
         for number, (line, cells) in enumerate(found):
             if len(cells) == len(header):
                 rows += 1
                 if not any(cells) and len(cells) > 1:
-                    what = f"line {line}: every cell is empty"
-                    problems.add(what, fix="Delete such rows", code="bad-table")
+                    said.append(
+                        (f"line {line}: every cell is empty", "Delete such rows")
+                    )
                 continue
             ragged.append(number)
+            sizes.add(len(cells))
             count = f"{len(cells)} cell{'s' if len(cells) != 1 else ''}"
-            problems.add(
-                f"line {line}: it has {count}, and the header has {len(header)}",
-                fix="Give every row one cell per column",
-                code="bad-table",
-            )
+            what = f"line {line}: it has {count}, and the header has {len(header)}"
+            said.append((what, "Give every row one cell per column"))
+    if len(header) == 1 and not rows and len(ragged) > 1 and len(sizes) == 1:
+        what = f"line 1: it has 1 cell, and all lines below have {sizes.pop()}"
+        fix = "If it is a title or a note, delete what stands above the columns' names"
+        said = [(what, fix)]
+    for what, fix in said:
+        problems.add(what, fix=fix, code="bad-table")
     commas = _has_commas(path, delimiter, encoding)
     return Structure(path, encoding, delimiter, header, rows, tuple(ragged), commas)
 
