@@ -15,8 +15,8 @@ import torch
 from benchmarks.report import BenchReport, interleaved, start_report
 from sealift import recipes
 from sealift.data.schema.schema import Field, Schema
-from sealift.graph.document import GRAPH_ENTRY
 from sealift.graph.export import export_recipe
+from sealift.release.agreement.terms import GRAPH_ENTRY
 from sealift.train.sandboxed.graphrecipe import load_recipe
 from sealift.train.sandboxed.recipe import Recipe, let_through
 from tests.unit.graph.larger import GPT, RESNET

@@ -21,8 +21,6 @@ from sealift.graph.operations import OPERATIONS, Argument, Operation
 from sealift.graph.shapes import Shape, UnfitError, infer_shapes
 from sealift.ids import Digest
 
-GRAPH_ENTRY: Final = "graph.json"
-WEIGHTS: Final = "weights.safetensors"  # below assets/
 MAX_BYTES: Final = 32 << 20
 MAX_NODES: Final = 20_000
 MAX_CONSTANT_BYTES: Final = 64 << 20

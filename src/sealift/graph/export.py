@@ -25,8 +25,6 @@ from sealift.codec import MAX_INTEGER
 from sealift.data.schema.schema import Schema
 from sealift.errors import JobError, MalformedError
 from sealift.graph.document import (
-    GRAPH_ENTRY,
-    WEIGHTS,
     Form,
     Graph,
     GraphInput,
@@ -42,8 +40,10 @@ from sealift.graph.document import (
 from sealift.graph.following import BUNDLE, Lines, followed
 from sealift.graph.operations import OPERATIONS, Argument
 from sealift.graph.optimizers import NoNameError, describe_optimizer
+from sealift.graph.recurrent import RECURRENT
 from sealift.graph.rowlosses import row_losses
 from sealift.ids import Digest
+from sealift.release.agreement.terms import GRAPH_ENTRY, GRAPH_WEIGHTS
 
 Batch = dict[str, Tensor]
 _LINE: Final = re.compile(r'File "bundle:([^"]+)", line (\d+)')
@@ -147,7 +147,7 @@ def export_recipe(
             with suppress(JobError):
                 other = exporter(named | others).document()
                 document = _with_names(document, weights, others, other)
-    return {GRAPH_ENTRY: document.to_bytes(), f"assets/{WEIGHTS}": weights}
+    return {GRAPH_ENTRY: document.to_bytes(), GRAPH_WEIGHTS: weights}
 
 
 def _no_graph(why: str, path: str = "", line: int = 0) -> JobError:
@@ -430,7 +430,7 @@ class _Exporter:
                 exported = torch.export.export(
                     module, given, dynamic_shapes=(axes,), strict=False
                 )
-                return exported.run_decompositions(row_losses(exported))
+                return exported.run_decompositions(RECURRENT | row_losses(exported))
 
         return _Translation(_guarded(follow), names, self._found, self._lines).made()
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from sealift import recipes
 from sealift.data.schema.schema import Field, Schema
-from sealift.graph.document import GRAPH_ENTRY
 from sealift.graph.export import export_recipe
+from sealift.release.agreement.terms import GRAPH_ENTRY
 from sealift.train.sandboxed.graphrecipe import GraphRecipe, load_recipe
 from sealift.train.sandboxed.recipe import Recipe, let_through
 

@@ -15,7 +15,8 @@ from sealift.codec import encode
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import JobError, MalformedError, SealiftError
 from sealift.graph.bounds import demand_bounds
-from sealift.graph.document import GRAPH_ENTRY, read_graph
+from sealift.graph.document import read_graph
+from sealift.release.agreement.terms import GRAPH_ENTRY
 from sealift.train.sandboxed.graphrecipe import GraphRecipe
 from tests.unit.graph.models import HEAD, TAIL, VECTORS, export, load, rows_for
 

@@ -12,7 +12,7 @@ import torch
 from sealift import recipes
 from sealift.data.schema.document import schema_to_plain
 from sealift.errors import JobError, MalformedError
-from sealift.graph.document import GRAPH_ENTRY
+from sealift.release.agreement.terms import GRAPH_ENTRY
 from sealift.release.agreement.training import PrivateSteps
 from sealift.train.loop.tasks import SliceTask, StepForm, TaskInputs, TaskParent
 from sealift.train.sandboxed.carryout import carry_out, rehearse_beforehand

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from sealift import recipes
 from sealift.errors import MalformedError, SealiftError, require_value
 from sealift.graph.bounds import demand_bounds, own_room
-from sealift.graph.document import GRAPH_ENTRY, WEIGHTS, GraphRecipeDocument, read_graph
+from sealift.graph.document import GraphRecipeDocument, read_graph
 from sealift.graph.interpreter import CompiledGraph
 from sealift.graph.optimizers import make_optimizer
 from sealift.ids import Digest
+from sealift.release.agreement.terms import GRAPH_ENTRY, GRAPH_WEIGHTS
 from sealift.release.agreement.training import Parameter
 from sealift.train.loop.faults import unfit
 from sealift.train.sandboxed.imports import Files, Guard, Notice, unnoticed
@@ -279,9 +280,9 @@ def load_recipe(
             f"entry {entry!r} is not in the code bundle", code="bad-entry"
         )
     try:
-        weights = bytes(recipes.asset(WEIGHTS))
+        weights = bytes(recipes.asset(GRAPH_WEIGHTS.removeprefix("assets/")))
     except FileNotFoundError:
-        _refuse(f"assets/{WEIGHTS} is missing")
+        _refuse(f"{GRAPH_WEIGHTS} is missing")
     return GraphRecipe(files[entry], weights, guard=guard)
 
 
@@ -296,18 +297,18 @@ def _require_free(module: nn.Module, name: str, of: str) -> None:
 
 def _read_weights(document: GraphRecipeDocument, weights: bytes) -> dict[str, Tensor]:
     if Digest.of(weights) != document.weights:
-        _refuse(f"assets/{WEIGHTS} has another digest than the one in {GRAPH_ENTRY}")
+        _refuse(f"{GRAPH_WEIGHTS} has another digest than the one in {GRAPH_ENTRY}")
     try:
         tensors = load(weights)
     except (SafetensorError, ValueError, KeyError):
-        _refuse(f"assets/{WEIGHTS} is no safetensors file")
+        _refuse(f"{GRAPH_WEIGHTS} is no safetensors file")
     forms = {
         n: (str(e.dtype).removeprefix("torch."), tuple(e.shape))
         for n, e in tensors.items()
     }
     wanted = {e.name: (e.dtype, e.shape) for e in document.state if not e.same_as}
     if forms != wanted:
-        _refuse(f"assets/{WEIGHTS} has other tensors than {GRAPH_ENTRY} names")
+        _refuse(f"{GRAPH_WEIGHTS} has other tensors than {GRAPH_ENTRY} names")
     return tensors
 
 
