@@ -42,7 +42,11 @@ def test_a_device_does_not_shorten_the_wait(
 @pytest.mark.parametrize(
     ("text", "slices"),
     [
-        ("", {"count": 3, "rows": "owner"}),
+        ("", {"count": 3, "rows": "owner", "sums": "only"}),
+        (
+            '[slices]\nsums = "open"\n',
+            {"count": 3, "rows": "owner", "sums": "open"},
+        ),
         (
             '[slices]\nsums = "only"\nsum_bound = 0.5\n',
             {"count": 3, "rows": "owner", "sums": "only", "sum_bound": 0.5},
@@ -55,6 +59,12 @@ def test_a_host_says_whether_ranks_learn_sums_alone(
     (tmp_path / "job.toml").write_text(text)
     found = job_text(tmp_path, "wards", 3, "127.0.0.1:1")
     assert parse_toml(found.encode(), source="job")["slices"] == slices
+
+
+def test_of_two_owners_no_sum_hides_anything(tmp_path: Path) -> None:
+    found = job_text(tmp_path, "wards", 2, "127.0.0.1:1")
+    slices = parse_toml(found.encode(), source="job")["slices"]
+    assert slices == {"count": 2, "rows": "owner"}
 
 
 @pytest.mark.parametrize(

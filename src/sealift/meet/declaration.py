@@ -31,6 +31,7 @@ from sealift.release.agreement.code import (
     read_bundle,
 )
 from sealift.release.agreement.resources import OutputRule, TravelRule
+from sealift.release.agreement.sums import FEWEST_RANKS
 from sealift.release.agreement.terms import GRAPH_ENTRY, RecipeKind
 from sealift.release.agreement.training import TrainingRule
 from sealift.release.agreement.written import widen
@@ -317,6 +318,8 @@ def job_text(
         text = _filled(text, "training", {"continues": f'"{continues}"'}, is_there=True)
     job += f"\n{text}\n"
     ranks: dict[str, float | str] = {"count": guests, "rows": '"owner"'}
+    if guests >= FEWEST_RANKS and isinstance(slices, dict) and "sums" not in slices:
+        ranks["sums"] = '"only"'
     job = _filled(job, "slices", ranks, is_there="slices" in plain)
     read = parse_job(parse_toml(job.encode(), source="job.toml"), name="job.toml")
     kept = read.training.keep_state and is_last

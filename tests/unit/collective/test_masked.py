@@ -17,7 +17,13 @@ from sealift.collective.group import SealedGroup
 from sealift.collective.masked import MaskedSums, add_masks, encode_numbers
 from sealift.crypto.aead import TAG_BYTES
 from sealift.crypto.keys import TOKEN
-from sealift.errors import JobError, MalformedError, SealiftError, UsageError
+from sealift.errors import (
+    JobError,
+    MalformedError,
+    PeerError,
+    SealiftError,
+    UsageError,
+)
 from sealift.ids import Buffer
 from sealift.release.agreement.sums import COUNTS, MEASURES, SCALARS, SumEncoding
 from tests.sim.wires import SimulatedWire, simulated_wires
@@ -279,6 +285,78 @@ def test_no_two_sums_have_one_mask(algorithm: Algorithm) -> None:
     copies = RANKS - 1 if algorithm is Algorithm.ONE_PHASE else 1
     assert set(seen.values()) == {copies}
     assert len(seen) * copies == 2 * 2 * 3 * RANKS * (RANKS - 1)
+
+
+class MortalWire(SimulatedWire):
+    """Keeps what was sent over it, unless its rank is killed before."""
+
+    sent: list[bytes]
+    before_sending: Callable[[bytes], Any]
+
+    def send(self, source: Buffer) -> None:
+        self.before_sending(bytes(source))
+        self.sent.append(bytes(source))
+        super().send(source)
+
+
+def mortal_wires(
+    sent: list[bytes], lost: int, is_last: Callable[[bytes], bool]
+) -> list[dict[int, Any]]:
+    """Of a group in which a rank is killed before it sends that message."""
+    ends: list[dict[int, Any]] = [{} for _ in range(RANKS)]
+
+    def kill(message: bytes) -> None:
+        if is_last(message):
+            for each in ends[lost].values():
+                each.abort()
+            raise PeerError("the rank was killed")
+
+    for rank, wires in enumerate(simulated_wires(RANKS)):
+        for peer, wire in wires.items():
+            mortal = MortalWire(wire._out, wire._back, wire._delay)
+            mortal.sent = sent
+            mortal.before_sending = kill if rank == lost else len
+            ends[rank][peer] = mortal
+    return ends
+
+
+@pytest.mark.parametrize("survived", range(2 * (RANKS - 1)))
+def test_a_rank_that_is_lost_ends_the_round_and_no_mask_of_it_comes_again(
+    survived: int,
+) -> None:
+    """Of zeros a masked message is its mask. A rank is killed at every message of a round.
+
+    Nobody has all sums of that round, its group is over, and the next start's masks are new.
+    """
+    elements, lost = 300, 1
+    size = 4 * elements // RANKS
+    sent: list[bytes] = []
+    masked = itertools.count()
+
+    def is_mask(message: bytes) -> bool:
+        return len(message) == size and any(message)
+
+    def work(rank: int, sums: MaskedSums) -> str:
+        try:
+            for _sum in range(2):
+                zeros = np.zeros(elements, np.float32)
+                sums.add_up(zeros, USUAL, Algorithm.TWO_PHASE)
+                assert not zeros.any()
+        except SealiftError:
+            with pytest.raises(UsageError):
+                sums.renew()  # the group is over: no round of it begins again
+            raise
+        return "a round"
+
+    killed = mortal_wires(sent, lost, lambda m: is_mask(m) and next(masked) >= survived)
+    ended = on_ranks(work, wires=killed)
+    assert isinstance(ended[lost], PeerError)
+    assert all(isinstance(each, SealiftError) for each in ended)
+    control = mortal_wires(sent, lost, lambda message: False)
+    assert on_ranks(work, wires=control) == ["a round"] * RANKS
+    seen = Counter(filter(is_mask, sent))
+    assert set(seen.values()) == {1}
+    assert len(seen) >= 2 * RANKS * (RANKS - 1) + survived
 
 
 def test_who_adds_up_sees_no_part() -> None:

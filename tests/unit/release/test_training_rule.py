@@ -15,11 +15,14 @@ from sealift.release.agreement import (
     Agreement,
     Between,
     Board,
+    CodeBundle,
     GroupRule,
     RunTerms,
     TrainingRule,
+    bundle_digest,
 )
 from sealift.release.agreement.successors import own_part, verify_line
+from sealift.release.agreement.terms import GRAPH_ENTRY, GRAPH_FILES
 from sealift.release.agreement.training import (
     LIMITS,
     SETTINGS,
@@ -395,6 +398,17 @@ def test_plans_have_their_parts(plan: Any, part: str) -> None:
         replace(agreement, training=replace(TRAINING, plans=(plan,)))
     assert caught.value.field == "training.plans"
     assert part in str(caught.value)
+
+
+def test_what_a_graph_cannot_do_is_signed_by_nobody() -> None:
+    agreement = make_consortium().agreement
+    files = dict.fromkeys(GRAPH_FILES, Digest.of(b""))
+    graph = replace(
+        agreement, code=CodeBundle(bundle_digest(files), GRAPH_ENTRY, files)
+    )
+    with pytest.raises(MalformedError, match="the recipe is a graph") as caught:
+        replace(graph, training=replace(TRAINING, plans=("travel", "outsource")))
+    assert caught.value.field == "training.plans"
 
 
 def test_nobody_widens_the_rule_without_an_owner() -> None:

@@ -11,6 +11,7 @@ from sealift.attest.level import Level
 from sealift.codec import MAX_INTEGER
 from sealift.errors import quote_foreign
 from sealift.release.agreement import Agreement, Between, GroupRule, PrivacyBudget
+from sealift.release.agreement.sums import FEWEST_RANKS
 from sealift.release.agreement.training import ParameterRule, TrainingRule
 
 BAR: Final = 20  # characters
@@ -110,10 +111,13 @@ def say_updates(
         yield from _say_masked(training, group, rows)
         return
     noise = _say_noise(training)
+    completely = (
+        "There are two machines, so the other one has all of it by subtraction: the sum less its own part."
+        if group.ranks < FEWEST_RANKS
+        else "Each machine reads the part that it adds up, and small updates completely."
+    )
     yield (
-        f"{group.promise}. {readers[:1].upper()}{readers[1:]} can read the updates of {rows}: each machine "
-        "reads the part that it adds up, and small updates completely. In a group of two, the other machine can "
-        f"compute all of it. {noise} Sums of two steps, rounds or runs can differ by a few rows: "
+        f"{group.promise}. {readers[:1].upper()}{readers[1:]} can read the updates of {rows}. {completely} {noise} Sums of two steps, rounds or runs can differ by a few rows: "
         "whoever compares them learns what these few rows add.",
         None,
     )

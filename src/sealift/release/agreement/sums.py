@@ -15,6 +15,7 @@ from typing import Final, Literal
 from sealift.errors import MalformedError
 
 SumBits = Literal[32, 64]
+FEWEST_RANKS: Final = 3  # of two, each has the other's part by subtraction
 _SLACK: Final = 1 + 2.0**-20  # a bound is rounded to the numbers' own precision
 
 

@@ -29,6 +29,7 @@ from sealift.release.agreement.resources import (
     Resource,
     TravelRule,
 )
+from sealift.release.agreement.sums import FEWEST_RANKS
 from sealift.release.agreement.terms import (
     Board,
     CodeBundle,
@@ -406,12 +407,18 @@ class Agreement:
 
     def _check_training(self, training: TrainingRule, metric_rows: int) -> None:
         """Require the parts of each plan, and that no rank shares results over too few rows."""
+        if "outsource" in training.plans and self.code.kind == "graph":
+            raise inconsistent(
+                "names outsource, which replaces modules of a program, and the recipe is "
+                "a graph, which has none",
+                "training.plans",
+            )
         for plan, part in (("ddp", "group"), ("outsource", "servers")):
             if plan in training.plans and getattr(self, part) is None:
                 raise inconsistent(
                     f"names {plan}, which needs [{part}]", "training.plans"
                 )
-        if "only" in training.sums and self.ranks < 3:
+        if "only" in training.sums and self.ranks < FEWEST_RANKS:
             raise inconsistent(
                 f'has "only", and the group has {self.ranks} ranks: with two, each has the '
                 "other's part by subtraction; three or more are needed",

@@ -27,6 +27,7 @@ from sealift.release.agreement import (
     Purpose,
     Resource,
 )
+from sealift.release.agreement.sums import FEWEST_RANKS
 from sealift.train.loop.measures import numbers_of
 from sealift.train.loop.privacy import require_private
 from sealift.travel.accelerator.rules import check_cargo
@@ -214,7 +215,7 @@ def _check_slices(settings: JobSettings, agreement: Agreement) -> None:
             'and with sync = "round"',
             settings,
         )
-    if slices.sums == "only" and slices.count < 3:
+    if slices.sums == "only" and slices.count < FEWEST_RANKS:
         raise _slices_differ(
             'sums = "only" needs three or more: with two, each has the other\'s part by '
             "subtraction",
