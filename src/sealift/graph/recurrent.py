@@ -7,7 +7,7 @@ between them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -23,17 +23,9 @@ _LAYERS: Final = (
 def _stacked(layer: Callable[..., Any]) -> Callable[..., Any]:
     """The operation of several layers, from that of one."""
 
-    def stack(
-        rows: Tensor,
-        states: Tensor | Sequence[Tensor],
-        weights: Sequence[Tensor],
-        biases: bool,
-        layers: int,
-        dropout: float,
-        train: bool,
-        both_ways: bool,
-        rows_first: bool,
-    ) -> tuple[Tensor, ...]:
+    def stack(*given: Any) -> tuple[Tensor, ...]:
+        rows, states, weights, biases, layers, *more = given  # as ATen names them
+        dropout, train, both_ways, rows_first = more
         several = not isinstance(states, Tensor)
         begun = list(states) if several else [states]
         size, ways = len(weights) // layers, 2 if both_ways else 1
