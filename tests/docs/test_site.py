@@ -30,3 +30,9 @@ def test_the_site_holds_together_and_loads_nothing_from_elsewhere(
     loading = [page.name for page in pages if LOADED.search(page.read_text())]
     assert loading == []
     assert (tmp_path / "site/search/search_index.json").exists()
+
+
+def test_readme_and_docs_stay_short() -> None:
+    """Words as `wc -w` counts them; SECURITY, ARCHITECTURE, formats and results stand beside."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    assert sum(len(page.read_text("utf-8").split()) for page in pages) <= 45_000
