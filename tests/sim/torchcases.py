@@ -5,15 +5,21 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+import torch.distributed.nn.functional as differentiable
 from torch import Tensor
+from torch.distributed.checkpoint import state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 Case = Callable[[int], Any]
 WORLD = 3
@@ -288,6 +294,88 @@ def objects(rank: int) -> Any:
     return [everybody, at_one, told, room, sent]
 
 
+def states(rank: int) -> Any:
+    """A whole state that one rank has loaded, into the shards of all."""
+    torch.manual_seed(rank)
+    model = torch.nn.Linear(6, 3)
+    fully_shard(model)
+    whole = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
+    found = state_dict.get_model_state_dict(model, options=whole)
+    told = state_dict.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    changed = {
+        name: each + 1 for name, each in found.items()
+    }  # of the first rank alone
+    state_dict.set_model_state_dict(model, changed, options=told)
+    again = state_dict.get_model_state_dict(model, options=whole)
+    return list(again.values())
+
+
+def by_functions_with_gradients(rank: int) -> Any:
+    """What torch.distributed.nn differentiates."""
+    found: list[Any] = []
+    for call in (
+        differentiable.all_reduce,
+        lambda own: torch.cat(differentiable.all_gather(own)),
+        lambda own: differentiable.broadcast(own, 0),
+        lambda own: differentiable.reduce_scatter(torch.empty(2), [own] * WORLD),
+        lambda own: torch.cat(differentiable.gather(own, 0)),
+        lambda own: differentiable.scatter([own] * WORLD, 0),
+    ):
+        own = torch.tensor([1.0 + rank, 2.0], requires_grad=True)
+        made = call(own)
+        made.square().sum().backward()
+        found += [made.detach(), own.grad]
+    return found
+
+
+def numbers(rank: int) -> Any:
+    """Numbers of other kinds, as scripts' measures are."""
+    everybody: list[Any] = [None] * WORLD
+    said = [np.float32(rank), np.arange(6).reshape(2, 3), complex(1, rank), 2**70]
+    dist.all_gather_object(everybody, said)
+    return everybody
+
+
+def groups_of_their_own(rank: int) -> Any:
+    """Sub-groups in the other ways of making them, and messages within one."""
+    alone, _ = dist.new_subgroups(1)
+    dist.all_reduce(own := made(rank, torch.float32), group=alone)
+    pair = dist.new_group([0, 2], use_local_synchronization=True) if rank != 1 else None
+    room = torch.full((2,), float(rank))
+    if rank == 0:
+        dist.send(room, group=pair, group_dst=1)
+    if rank == 2:
+        dist.recv(room, group=pair, group_src=0)
+    mesh = init_device_mesh("cpu", (WORLD,), mesh_dim_names=("all",))
+    dist.all_reduce(total := made(rank, torch.float32), group=mesh.get_group())
+    return [own, room, total, dist.get_process_group_ranks(mesh.get_group())]
+
+
+def in_one_batch(rank: int) -> Any:
+    """Collectives that a manager of torch's gathers."""
+    first, second = made(rank, torch.float32), made(rank, torch.float32, (3,))
+    with dist._coalescing_manager(async_ops=True) as manager:
+        dist.all_reduce(first)
+        dist.all_reduce(second)
+    manager.wait()
+    return [first, second]
+
+
+def from_threads(rank: int) -> Any:
+    """A thread for each of two groups."""
+    group = dist.new_group(list(range(WORLD)))
+    tensors = [torch.ones(10), torch.ones(10)]
+    threads = [
+        threading.Thread(target=dist.all_reduce, args=(tensor,), kwargs={"group": each})
+        for tensor, each in zip(tensors, (None, group), strict=True)
+    ]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    return tensors
+
+
 def waits(rank: int) -> Any:
     """Ways to wait."""
     work = dist.all_reduce(tensor := torch.ones(2), async_op=True)
@@ -295,7 +383,8 @@ def waits(rank: int) -> Any:
     future = dist.all_reduce(more := torch.ones(2), async_op=True).get_future()
     future.wait()
     dist.barrier()
-    return [tensor, more, work.is_completed()]
+    said = [work.is_success(), work.exception(), work.result()]
+    return [tensor, more, work.is_completed(), *said]
 
 
 def all_cases() -> dict[str, Case]:
@@ -303,7 +392,8 @@ def all_cases() -> dict[str, Case]:
     more = (
         strided, uneven, batched, large_both_ways, tagged, among_collectives,
         in_a_callback, in_a_chain, part_of_them, by_functions, sparse, coalesced,
-        objects, waits,
+        objects, numbers, states, by_functions_with_gradients, groups_of_their_own, in_one_batch,
+        from_threads, waits,
     )  # fmt: skip
     named = {each.__name__: each for each in more}
     return {**dict(reductions()), **dict(moves()), **named}

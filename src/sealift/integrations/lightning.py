@@ -1,7 +1,7 @@
 """PyTorch Lightning over a sealed group: ``Trainer(strategy=SealedDDPStrategy())``.
 
 Launch the script by torchrun on every host, as for any other use of the process group
-(docs/howto/frameworks.md). All that Lightning does then goes through the group: gradients,
+(docs/howto/frameworks/lightning.md). All that Lightning does then goes through the group: gradients,
 what ``self.log(..., sync_dist=True)`` adds up, and the objects that its callbacks send.
 Source: Lightning 2.6, ``lightning.pytorch.strategies.DDPStrategy``.
 """

@@ -3,8 +3,8 @@
 Torch pickles them, and a pickle from another organisation is a program. Over a sealed
 group the same calls (``all_gather_object``, ``broadcast_object_list``, the planner of
 ``torch.distributed.checkpoint``, ``ZeroRedundancyOptimizer``) use this closed encoding:
-plain values, containers, tensors, torch's small types, and the data classes of torch's
-own checkpoints by name. Anything else is refused with its type, by who would send it.
+plain values, containers, tensors, arrays of numbers, torch's small types, and by name the
+data classes of torch's own checkpoints and what it tells of states' tensors. Anything else is refused with its type, by who would send it.
 Not here: what a user's script unpickles itself.
 Source: torch 2.13 (run with no other version), ``distributed_c10d._object_to_tensor`` and its users.
 """
@@ -29,9 +29,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import distributed_c10d
+from torch.distributed import _state_dict_utils, distributed_c10d
 from torch.distributed.checkpoint import filesystem, metadata, planner, storage
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.fsdp import _optim_utils
 
 from sealift.errors import JobError, MalformedError, UnavailableError, UsageError
 from sealift.integrations.torchgroup import MAX_TOLD_BYTES, SealedProcessGroup
@@ -44,10 +45,20 @@ _CLASSES: Final[Mapping[str, type]] = {
     if isinstance(member, type)
     and member.__module__ == module.__name__
     and (dataclasses.is_dataclass(member) or issubclass(member, enum.Enum))
+} | {
+    # ``set_model_state_dict(..., broadcast_from_rank0=True)``, optimizer states of FSDP
+    f"{module.__name__}:{name}": vars(module)[name]
+    for module, name in (
+        (_state_dict_utils, "_TensorInfo"),
+        (_optim_utils, "_PosDimTensorInfo"),
+        (_optim_utils, "StateInfo"),
+    )
 }
+_SENT: Final = "only plain values, numbers, containers and tensors are sent"
 _PLACES: Final = frozenset({"prefix", "relative_path"})  # of files of a checkpoint
 _NOT_IN_NAMES: Final = frozenset("/\\\0")
 _PLAIN: Final = (type(None), bool, int, float, str)
+_NUMBERS: Final = frozenset("biufc")  # NumPy's kinds of elements that are no programs
 _SEQUENCES: Final[dict[str, type]] = {
     "tuple": tuple,
     "set": set,
@@ -98,15 +109,19 @@ def _to_plain(value: Any, depth: int) -> Any:
         write = next(
             (how for of, how in _WRITERS_OF_KINDS if isinstance(value, of)), None
         )
-    if write is None or depth > MAX_DEPTH:
-        raise UsageError(
-            f"an object of type {kind.__qualname__} is not sent to other ranks",
-            why="only plain values, containers and tensors are sent"
-            if write is None
-            else f"it is nested more than {MAX_DEPTH} deep",
-            code="object-refused",
-        )
+    if write is None:
+        raise _refused(kind.__qualname__, _SENT)
+    if depth > MAX_DEPTH:
+        raise _refused(kind.__qualname__, f"it is nested more than {MAX_DEPTH} deep")
     return write(value, lambda items: [_to_plain(each, depth + 1) for each in items])
+
+
+def _refused(kind: str, why: str) -> UsageError:
+    return UsageError(
+        f"an object of type {kind} is not sent to other ranks",
+        why=why,
+        code="object-refused",
+    )
 
 
 Each = Callable[[Iterable[Any]], list[Any]]
@@ -129,8 +144,14 @@ def _class_writer(name: str, member: type) -> Writer:
     if issubclass(member, enum.Enum):
         return lambda value, _: {"member": [name, value.name]}
 
+    fields = (
+        [each.name for each in dataclasses.fields(member)]
+        if dataclasses.is_dataclass(member)
+        else vars(member)["_fields"]
+    )
+
     def write(value: Any, each: Each) -> Any:
-        parts = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        parts = {field: getattr(value, field) for field in fields}
         return {"class": [name, *each([parts])]}
 
     return write
@@ -145,6 +166,15 @@ def _write_tensor(value: Tensor, each: Each) -> Any:
     raw = dense.reshape(-1).view(torch.uint8).numpy().tobytes()
     kind, shape = each([value.dtype, list(value.shape)])
     return {"tensor": [kind, shape, base64.b64encode(raw).decode()]}
+
+
+def _write_numbers(value: Any, each: Each) -> Any:
+    if value.dtype.kind not in _NUMBERS:
+        raise _refused(f"NumPy's {value.dtype}", _SENT)
+    array = np.ascontiguousarray(value)
+    raw = base64.b64encode(array.astype(array.dtype.newbyteorder("<")).tobytes())
+    kind = "array" if isinstance(value, np.ndarray) else "number"
+    return {kind: [value.dtype.newbyteorder("<").str, list(value.shape), raw.decode()]}
 
 
 def _write_checkpoint(value: CheckpointException, each: Each) -> Any:
@@ -170,9 +200,12 @@ _WRITERS: Final[Mapping[type, Writer]] = {
     PosixPath: lambda value, _: {"path": str(value)},
     bytes: _write_bytes,
     bytearray: _write_bytes,
+    complex: lambda value, _: {"complex": [value.real, value.imag]},
 }
 _WRITERS_OF_KINDS: Final[Sequence[tuple[type, Writer]]] = (
     (Tensor, _write_tensor),
+    (np.ndarray, _write_numbers),
+    (np.generic, _write_numbers),
     # Names of files at home: they do not travel.
     (traceback.StackSummary, lambda value, _: {"stack": None}),
     (CheckpointException, _write_checkpoint),
@@ -200,6 +233,14 @@ def _read_tensor(content: Any) -> Tensor:
     return flat.view(_from_plain(dtype)).reshape(shape)
 
 
+def _read_array(content: Any) -> Any:
+    kind, shape, raw = content
+    dtype = np.dtype(kind)
+    if dtype.kind not in _NUMBERS or dtype.shape:
+        raise ValueError(f"{kind!r} is no type of numbers")
+    return np.frombuffer(bytearray(base64.b64decode(raw)), dtype).reshape(shape)
+
+
 def _container_reader(of: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda content: of(map(_from_plain, content))
 
@@ -207,7 +248,7 @@ def _container_reader(of: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _read_class(content: Any) -> Any:
     name, parts = content
     member = _CLASSES[name]
-    if not dataclasses.is_dataclass(member):
+    if issubclass(member, enum.Enum):
         raise ValueError(f"{name} is not a data class")
     values = _from_plain(parts)
     for place in _PLACES.intersection(values):
@@ -228,6 +269,9 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "path": PosixPath,
     "bytes": base64.b64decode,
     "bytearray": lambda content: bytearray(base64.b64decode(content)),
+    "complex": lambda content: complex(*content),
+    "array": _read_array,
+    "number": lambda content: _read_array(content)[()],
     "tensor": _read_tensor,
     "member": _read_member,
     "class": _read_class,

@@ -68,6 +68,7 @@ class SealedWork(dist._Work):  # type: ignore[misc]  # noqa: SLF001 - torch has 
         super().__init__()
         self._limit_s, self._give_up = limit_s, give_up
         self._over = threading.Event()
+        self._error: BaseException | None = None
         self._future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
         # To C++ the future that failed here holds an error as its value, this one fails.
         self._told = self._future.then(lambda done: done.value())
@@ -77,7 +78,8 @@ class SealedWork(dist._Work):  # type: ignore[misc]  # noqa: SLF001 - torch has 
 
     def end(self, tensors: list[Tensor], error: BaseException | None) -> None:
         """It is over; called once."""
-        self._over.set()  # first: callbacks run now, and may wait for it
+        self._error = error
+        self._over.set()  # before what follows: callbacks run now, and may wait for it
         if error is not None:
             self._future.set_exception(error)
         else:
@@ -110,6 +112,20 @@ class SealedWork(dist._Work):  # type: ignore[misc]  # noqa: SLF001 - torch has 
     def is_completed(self) -> bool:
         """Whether it is over."""
         return bool(self._future.done())
+
+    def is_success(self) -> bool:
+        """Whether it is over, and did not fail."""
+        return self._over.is_set() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """What it failed with."""
+        return self._error
+
+    def result(self) -> list[Tensor]:
+        """Its tensors, once it is over; raises what it failed with."""
+        self.wait()
+        tensors: list[Tensor] = self._future.value()
+        return tensors
 
 
 End = Callable[[BaseException | None], None]
@@ -563,6 +579,8 @@ def _staged(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     Without ``dtype``, elements that are only moved are bytes where NumPy lacks their type.
     """
     plain = tensor.detach()
+    if plain.is_meta:
+        raise bad_tensor("it is on the device meta and has no elements")
     plain = plain.to("cpu", dtype or plain.dtype).contiguous()
     known = plain.dtype in _NUMPY_HAS
     return plain if known else plain.reshape(-1).view(torch.uint8)
@@ -573,6 +591,8 @@ def _fill(tensor: Tensor, staged: Tensor) -> None:
     plain = tensor.detach()
     if staged.dtype is torch.uint8 and plain.dtype is not torch.uint8:
         staged = staged.reshape(-1).view(plain.dtype)
+    if staged.numel() != plain.numel():
+        raise bad_tensor(f"{staged.numel()} elements for a tensor of {plain.numel()}")
     plain.copy_(staged.view(plain.shape))
 
 

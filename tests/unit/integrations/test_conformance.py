@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed import checkpoint
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.sim.torchcases import WORLD, all_cases, run_cases
@@ -42,7 +42,10 @@ def train(model: nn.Module, steps: int = 6) -> list[float]:
         descent.zero_grad()
         model(torch.randn(8, 16, generator=made)).square().mean().backward()
         descent.step()
-    return [float(each.detach().sum()) for each in model.parameters()]
+    return [
+        float(getattr(each, "full_tensor", each.detach)().sum())
+        for each in model.parameters()
+    ]
 
 
 def with_buffers_of_bytes(rank: int) -> Any:
@@ -73,6 +76,39 @@ def with_sharded_states(rank: int) -> Any:
     return len(descent.state_dict()["state"]) if rank == 0 else None
 
 
+def sharded(model: nn.Module, **options: Any) -> Any:
+    """The model, each layer and the whole as FSDP2 shards them."""
+    for layer in (*model, model):
+        fully_shard(
+            layer, mesh=init_device_mesh("cpu", (dist.get_world_size(),)), **options
+        )
+    return model
+
+
+def with_shards(rank: int) -> Any:
+    return train(sharded(network()))
+
+
+def with_shards_in_bfloat16(rank: int) -> Any:
+    return train(sharded(network(), mp_policy=MixedPrecisionPolicy(torch.bfloat16)))
+
+
+def with_shards_and_accumulation(rank: int) -> Any:
+    model = sharded(network())
+    model.set_requires_gradient_sync(False)
+    model(torch.ones(2, 16)).sum().backward()
+    model.set_requires_gradient_sync(True)
+    return train(model)
+
+
+def compiled_with_shards(rank: int) -> Any:
+    return train(torch.compile(sharded(network()), backend="aot_eager"))
+
+
+def copied(rank: int) -> Any:
+    return train(DistributedDataParallel(network()))
+
+
 def test_hooks_that_ask_again_leave_all_ranks_alike() -> None:
     """Over gloo this hangs: its one thread waits for itself."""
     first, second = on_ranks(2, with_hooks_that_ask_again)
@@ -80,11 +116,22 @@ def test_hooks_that_ask_again_leave_all_ranks_alike() -> None:
     assert all(map(math.isfinite, first))
 
 
-@pytest.mark.parametrize("work", [with_buffers_of_bytes, compiled, with_sharded_states])
+@pytest.mark.parametrize(
+    "work",
+    [
+        with_buffers_of_bytes, compiled, with_sharded_states, with_shards, with_shards_in_bfloat16,
+        with_shards_and_accumulation, compiled_with_shards,
+    ],
+)  # fmt: skip
 def test_programs_leave_what_they_leave_over_gloo(work: Any) -> None:
     sealed = on_ranks(2, work)
     assert sealed == on_ranks(2, work, backend="gloo")
     assert sealed[0]
+
+
+def test_four_ranks_with_shards_train_what_four_copies_train() -> None:
+    """Both add gradients in the order of ranks; gloo has another order for each."""
+    assert on_ranks(4, with_shards) == on_ranks(4, copied)
 
 
 class Checkpoints:

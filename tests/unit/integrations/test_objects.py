@@ -9,12 +9,15 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch.distributed._state_dict_utils import _TensorInfo
 from torch.distributed.checkpoint.api import CheckpointException, _wrap_exception
 from torch.distributed.checkpoint.filesystem import _StoragePrefix
 from torch.distributed.checkpoint.metadata import MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import WriteItemType
+from torch.distributed.fsdp._optim_utils import StateInfo, _PosDimTensorInfo
 
 from sealift.errors import MalformedError, UsageError
 from sealift.integrations.objects import MAX_DEPTH, pack_object, unpack_object
@@ -41,13 +44,31 @@ class Colour(enum.Enum):
         collections.OrderedDict(b=1, a=2), torch.Size([2, 3]), torch.float16,
         torch.device("cpu"), torch.strided, torch.contiguous_format, Path("/x/y"),
         MetadataIndex("weight", torch.Size([1, 2])), WriteItemType.SHARD,
-        TensorProperties(dtype=torch.bfloat16, requires_grad=True),
+        TensorProperties(dtype=torch.bfloat16, requires_grad=True), complex(1, -2),
+        np.float64(0.5), np.int8(-3), np.bool_(True), np.complex64(1j),
+        _TensorInfo(torch.Size([2]), torch.float16),
+        StateInfo({"a": _PosDimTensorInfo(torch.Size([2]), torch.int8)}, {}, {"b": 1}),
     ],
 )  # fmt: skip
 def test_what_is_sent_comes_out_the_same(value: object) -> None:
     again = unpack_object(pack_object(value))
     assert type(again) is type(value)
     assert again == value
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6.0).reshape(2, 3).T, np.empty((0, 3), np.int8), np.array(1.5),
+        np.arange(3, dtype=">i4"), np.array([True, False]), np.ones(2, np.complex128),
+    ],
+)  # fmt: skip
+def test_arrays_of_numbers_come_out_the_same(array: np.ndarray) -> None:
+    again = unpack_object(pack_object({"a": array}))["a"]
+    assert isinstance(again, np.ndarray)
+    assert again.dtype == array.dtype.newbyteorder("<")
+    assert again.shape == array.shape
+    assert again.tolist() == array.tolist()
 
 
 @pytest.mark.parametrize(
@@ -65,7 +86,20 @@ def test_tensors_come_out_the_same(tensor: torch.Tensor) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [Own(), [Own()], {"a": Own}, len, lambda: 0, Colour.RED, object(), torch.nn.ReLU()],
+    [
+        Own(),
+        [Own()],
+        {"a": Own},
+        len,
+        lambda: 0,
+        Colour.RED,
+        object(),
+        torch.nn.ReLU(),
+        np.array([Own()]),
+        np.array(["a"]),
+        np.zeros(1, "i4,f4"),
+        np.datetime64("2026-01-01"),
+    ],
 )
 def test_anything_else_is_refused_by_its_type(value: object) -> None:
     with pytest.raises(UsageError) as caught:
@@ -113,6 +147,9 @@ def test_a_rank_does_not_choose_where_another_one_writes(prefix: object) -> None
         {"member": ["torch.distributed.checkpoint.planner:WriteItemType", "NONE"]},
         {"dtype": "load"}, {"dtype": "_dynamo"}, {"layout": "float16"}, {"unknown": 1}, {"tuple": 1, "set": 2}, {},
         {"tensor": [{"dtype": "float32"}, [3], "AAAA"]}, {"bytes": 7}, {"device": "odd"},
+        {"array": ["O", [1], "AAAAAAAAAAA="]}, {"array": ["<f4", [2], "AAAA"]}, {"number": ["V4", [], "AAAAAA=="]},
+        {"array": ["(2,)f4", [1], "AAAAAAAAAAA="]}, {"complex": ["1", 2]},
+        {"class": ["torch.distributed._state_dict_utils:_TensorInfo", {"dict": [["a", 1]]}]},
         {"path": 3}, {"dict": [[1]]}, {"set": [[1]]},
     ],
 )  # fmt: skip
