@@ -3,7 +3,7 @@
     make ray
     .venv/bin/python examples/ray_train.py
 
-with SEALIFT_JOB, SEALIFT_KEY and SEALIFT_PASSPHRASE_FILE set: docs/howto/sealed-ddp-scripts.md.
+with SEALIFT_JOB, SEALIFT_KEY and SEALIFT_PASSPHRASE_FILE set: docs/howto/frameworks/ray-train.md.
 """
 
 import os

@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc-per-node 2 examples/frameworks/accelerate_loop.py
 
-See docs/howto/frameworks.md.
+See docs/howto/frameworks/accelerate.md.
 """
 
 import torch

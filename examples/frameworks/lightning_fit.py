@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc-per-node 2 examples/frameworks/lightning_fit.py
 
-See docs/howto/frameworks.md.
+See docs/howto/frameworks/lightning.md.
 """
 
 import sys

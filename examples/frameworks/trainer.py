@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc-per-node 2 examples/frameworks/trainer.py
 
-See docs/howto/frameworks.md.
+See docs/howto/frameworks/transformers.md.
 """
 
 import torch

@@ -19,15 +19,16 @@ from tests.sim.torchranks import variables
 pytestmark = [pytest.mark.distributed, pytest.mark.long]
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples/frameworks"
-PAGE = (ROOT / "docs/howto/frameworks.md").read_text("utf-8")
+PAGES = [
+    each.read_text("utf-8") for each in (ROOT / "docs/howto/frameworks").glob("*.md")
+]
 MOST_CHANGED = 5
 
 
 def diff_of(name: str) -> tuple[list[str], list[str]]:
     """Lines that the page adds to a script, and those that it takes out."""
-    (found,) = re.findall(
-        rf"examples/frameworks/{name}.*?^```diff\n(.*?)^```$", PAGE, re.M | re.S
-    )
+    (page,) = (each for each in PAGES if f"examples/frameworks/{name}" in each)
+    (found,) = re.findall(r"^```diff\n(.*?)^```$", page, re.M | re.S)
     lines = found.splitlines()
     return (
         [each[1:] for each in lines if each.startswith("+")],
@@ -104,6 +105,12 @@ def test_a_loop_with_accelerate(folder: Path) -> None:
     ours = launch(folder, (EXAMPLES / "accelerate_loop.py").read_text())
     assert ours == launch(folder, before("accelerate_loop.py"))
     assert ours[0].startswith("steps 4, loss ")
+
+
+def test_a_loop_with_shards(folder: Path) -> None:
+    ours = launch(folder, (EXAMPLES / "fsdp2_loop.py").read_text())
+    assert ours == launch(folder, before("fsdp2_loop.py"))
+    assert ours[0].startswith("steps 8, loss ")
 
 
 def test_lightning_with_its_callbacks_goes_on_from_a_checkpoint(folder: Path) -> None:
