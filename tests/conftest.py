@@ -153,6 +153,36 @@ def real_passphrase_cost() -> Iterator[int]:
     identity.SCRYPT_LOG2_N = real
 
 
+@pytest.fixture(scope="session", autouse=True)
+def real_connect() -> Iterator[Callable[..., Any]]:
+    """How the product opens a database; in this process, nothing waits for the disk.
+
+    Thousands of tests write, for milliseconds each, and nobody pulls the plug: what was
+    written is there for whoever reads it. Processes that tests start wait as ever.
+    """
+    database = importlib.import_module("sealift.release.database")
+    real: Callable[..., Any] = database._connect
+
+    def connect(path: Path, *, read_only: bool) -> Any:
+        connection = real(path, read_only=read_only)
+        connection.execute("PRAGMA synchronous = OFF")
+        return connection
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(database, "_connect", connect)
+        for name in ("fsync", "fdatasync"):
+            patched.setattr(os, name, lambda _descriptor: None)
+        yield real
+
+
+@pytest.fixture
+def commits_wait_for_the_disk(
+    real_connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the product does; the fixture is asked for before the databases are opened."""
+    monkeypatch.setattr("sealift.release.database._connect", real_connect)
+
+
 FOLDER = pytest.StashKey[Path]()
 FAILURES = pytest.StashKey[failures.Recorder]()
 LEFT = pytest.StashKey[list[str]]()

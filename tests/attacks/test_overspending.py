@@ -316,6 +316,7 @@ def test_no_answer_goes_out_before_the_debit_is_on_the_disk(
     assert ask(session) == "allowed"
 
 
+@pytest.mark.usefixtures("commits_wait_for_the_disk")
 def test_each_commit_of_the_ledger_waits_for_the_disk(owner: Owner) -> None:
     (synchronous,) = owner.box.vault._file.connection.execute(
         "PRAGMA synchronous"

@@ -95,6 +95,7 @@ def test_mutant_that_sends_first_has_not(tmp_path: Path) -> None:
     assert releases_in(tmp_path / "ada.log") == 0
 
 
+@pytest.mark.usefixtures("commits_wait_for_the_disk")
 def test_commits_reach_the_disk(box: BrokerBox) -> None:
     """FULL syncs the write-ahead log at every commit; NORMAL would not."""
     for connection in (box.log._connection, box.vault._file.connection):
