@@ -505,6 +505,7 @@ RULES: Final[tuple[Rule, ...]] = (
             ReleaseKind.CHECKPOINT_SHARE: "it holds what was computed of rounds that were debited",
             ReleaseKind.DATA_KEY: _NO_VISIT,
             ReleaseKind.MODEL_KEY: _SERVED,
+            ReleaseKind.ROWS: "the accelerator that opens them has each visit debited at the owner's broker before it works on them",
         },
     ),
 )

@@ -11,7 +11,7 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 
 from sealift.codec import from_plain, to_plain
-from sealift.errors import MalformedError
+from sealift.errors import MalformedError, require_value
 from sealift.ids import Digest
 from sealift.release.accountant import PrivateRound, spent_epsilon
 from sealift.release.agreement import Agreement, GroupRule, PrivacyBudget
@@ -138,10 +138,28 @@ def test_a_delta_that_could_show_a_whole_row_is_refused() -> None:
     [
         ({"training": training(None)}, r"no \[privacy\]"),
         ({"training": training(privacy_trusts_code=False)}, "recipe is code"),
-        ({"training": training(plans=("travel",))}, "ddp"),
+        ({"training": training(plans=("travel",))}, "ddp"),  # in a group
         ({"training": training(plans=("ddp", "travel"))}, "ddp"),
         ({"group": GroupRule(3, "share")}, "ddp"),
-        ({"group": None, "training": training(plans=("travel",))}, "ddp"),
+        (
+            {
+                "group": None,
+                "training": training(plans=("travel",)),
+                "travel": replace(require_value(KEPT.travel), mixed=True),
+            },
+            "mixed",
+        ),
+        (
+            {
+                "group": None,
+                "training": training(plans=("travel",)),
+                "resources": (
+                    *KEPT.resources,
+                    replace(KEPT.resource("ada-train"), name="ada-more"),
+                ),
+            },
+            "several tables",
+        ),
         ({"output": replace(OUTPUT_KEPT, baseline_alone=True)}, "baseline_alone"),
         ({"output": replace(OUTPUT_KEPT, recipe_text=True)}, "recipe_text"),
     ],
@@ -162,6 +180,17 @@ def test_an_agreement_that_would_not_keep_to_a_budget_is_refused(
 
 def test_a_graph_recipe_needs_no_trust_in_code() -> None:
     replace(KEPT, training=training(privacy_trusts_code=False), code=GRAPH)
+
+
+def test_rows_that_travel_to_one_accelerator_are_counted_too() -> None:
+    """Whoever has no budget may bring several tables."""
+    bern = replace(KEPT.resource("bern-train"), name="bern-more")
+    replace(
+        KEPT,
+        group=None,
+        training=training(plans=("travel",)),
+        resources=(*KEPT.resources, bern),
+    )
 
 
 def test_without_a_budget_anything_goes_as_before() -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from sealift.data.schedule.visits import VisitTerms, plan_job
 from sealift.errors import PolicyError
 from sealift.release.agreement.code import measure_bundle
 from sealift.release.agreement.training import PrivateSteps
-from sealift.train.loop.privacy import require_private
+from sealift.train.loop.privacy import require_private, require_whole_tables
 from sealift.train.loop.statistics import Measured
 from sealift.train.loop.trainer import Trainer
 from sealift.travel.accelerator.setup import LoadedCargo
@@ -59,6 +60,22 @@ def test_rows_are_drawn_of_one_whole_table() -> None:
             trainer.work(some)
         assert raised.value.code == CODE
         assert trainer.steps == 0
+
+
+def test_a_plan_that_cuts_a_table_is_refused_before_any_key_is_asked_for() -> None:
+    base = make_consortium().agreement
+    rule = replace(TRAINING, plans=("travel",), rows=("owner",), prepare=(False,), privacy=TERMS, privacy_trusts_code=True)  # fmt: skip
+    agreement, (first, *_) = replace(base, training=rule), base.resources
+    terms = VisitTerms(epochs=1, evaluate_every=0, prepare=False, order="by-size", mixed=False, buffers=1, buffer_bytes=0)  # fmt: skip
+    whole = plan_job(base.resources, terms, first.row_bytes * first.rows)
+    require_whole_tables(agreement, whole)
+    cut = plan_job(base.resources, terms, first.row_bytes * (first.rows // 2))
+    mixed = plan_job(base.resources, replace(terms, mixed=True), 1 << 20)
+    for plan in (cut, mixed):
+        with pytest.raises(PolicyError) as raised:
+            require_whole_tables(agreement, plan)
+        assert raised.value.code == CODE
+        require_whole_tables(base, plan)  # steps are open
 
 
 def test_sums_of_prepare_are_not_made() -> None:

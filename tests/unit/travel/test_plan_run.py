@@ -185,9 +185,10 @@ def check_attempts(trip: Trip) -> None:
         assert not [o for o in offers[:-1] if o.visit in trip.accelerator.loaded]
 
 
-def test_a_limit_of_visits_ends_training_and_the_model_is_measured() -> None:
+@pytest.mark.parametrize("reason", ["too-many-visits", "privacy-budget-spent"])
+def test_a_limit_of_visits_ends_training_and_the_model_is_measured(reason: str) -> None:
     """No later epoch begins without the owner that allows no more."""
-    trip = Trip(job_settings(epochs=3), fails=1.0, reasons=("too-many-visits",)).run()
+    trip = Trip(job_settings(epochs=3), fails=1.0, reasons=(reason,)).run()
     trained = {each.epoch for each in trip.offers() if each.purpose == "train"}
     measured = {each.epoch for each in trip.offers() if each.purpose == "heldout"}
     assert trained == {0}
@@ -271,7 +272,14 @@ def test_a_holder_that_left_makes_the_offer_void() -> None:
 
 
 @pytest.mark.parametrize(
-    "reason", ["too-many-visits", "bad-row", "off-grid", "content-mismatch"]
+    "reason",
+    [
+        "too-many-visits",
+        "privacy-budget-spent",
+        "bad-row",
+        "off-grid",
+        "content-mismatch",
+    ],
 )
 def test_what_never_gets_better_is_not_tried_again(reason: str) -> None:
     asked = job_settings(on_missing="wait", attempts=5)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sealift.data.schedule.visits import Stop
 from sealift.errors import (
     IntegrityError,
     JobError,
@@ -18,6 +20,7 @@ from sealift.errors import (
 from sealift.ids import Handle, VisitId
 from sealift.release.receipt import verify_receipt
 from sealift.travel.accelerator.rules import VisitRules
+from sealift.travel.accelerator.setup import HostSetup
 from sealift.travel.visit.lease import Purpose
 from sealift.travel.visit.state import Visit, VisitState
 from tests.sim.visit_parts import FakeClock
@@ -183,3 +186,35 @@ def test_the_first_reason_of_a_revocation_stays() -> None:
     assert visit.end() is VisitState.FAILED
     with pytest.raises(StaleError):
         visit.revoke("third")
+
+
+def test_a_visit_is_debited_after_its_rows_are_there_and_before_they_are_worked_on(
+    world: VisitWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was loaded in vain costs nothing, and what is refused is not worked on."""
+    trained_before = list[int]()
+    refusal: list[PolicyError] = []
+    real = world.setup
+
+    def debit(_stop: Stop) -> None:
+        trained_before.append(len(world.trained))
+        if refusal:
+            raise refusal[0]
+
+    def with_debit(*of: Any) -> HostSetup:
+        made = real(*of)
+        made.debit = debit
+        return made
+
+    monkeypatch.setattr(world, "setup", with_debit)
+    assert world.visit("ada").receipt is not None
+    assert (trained_before, len(world.trained)) == ([0], 1)
+    world.columns = lambda resource: b"other columns"  # it does not load
+    assert world.visit("ada").reason == "content-mismatch"
+    assert trained_before == [0]
+    world.columns = None
+    refusal.append(PolicyError("spent", code="privacy-budget-spent"))
+    outcome = world.visit("ada")
+    assert outcome.reason == "privacy-budget-spent"
+    assert (len(world.trained), outcome.receipt) == (1, None)
+    assert all(pool.scrubbed for pool in world.pools)

@@ -45,7 +45,7 @@ from sealift.release.agreement.terms import (
     require_within,
     servers_not_apart,
 )
-from sealift.release.agreement.training import TrainingRule
+from sealift.release.agreement.training import TrainingPlan, TrainingRule
 
 MAX_PARTIES: Final = 64
 VERSION: Final = 3
@@ -461,8 +461,8 @@ class Agreement:
             return "only training keeps to a budget"
         if training.privacy is None:
             return "its training settings have no [privacy], so nothing gets noise"
-        if training.plans != ("ddp",) or not self.rows_at_home:
-            return 'only plans = ["ddp"] with rows = "owner" is counted at owners\' brokers'
+        if why := self._unplanned(training.plans):
+            return why
         if not (self.code.kind == "graph" or training.privacy_trusts_code):
             return (
                 "its recipe is code, which could let out more than the noisy sums; a graph "
@@ -472,6 +472,23 @@ class Agreement:
             return "baseline_alone measures a model of each owner's rows alone, without noise"
         if output.recipe_text:
             return "recipe_text lets out text of the recipe, without noise"
+        return ""
+
+    def _unplanned(self, plans: tuple[TrainingPlan, ...]) -> str:
+        """Why owners' brokers do not count these plans; empty text if they do."""
+        if plans == ("ddp",) and self.rows_at_home:
+            return ""
+        if plans != ("travel",) or self.group is not None:
+            return (
+                'only plans = ["ddp"] with rows = "owner", or plans = ["travel"] without a group, is '
+                "counted at owners' brokers"
+            )
+        if self.travel_rule.mixed:
+            return "mixed = true trains on several tables at one time, of which rows are not drawn one by one"
+        budgets = (self.budgets_of(owner) for owner in self.data_owners)
+        for owner in (tables[0][0].owner for tables in budgets if tables):
+            if sum(e.part == "train" for e in self.resources_of(owner)) > 1:
+                return f"{owner} has several tables to train on; the plan travel counts visits to one"
         return ""
 
     def _require_role(self, name: str, role: PartyRole, field: str) -> None:

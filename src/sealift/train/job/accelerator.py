@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from sealift.data.schedule.memory import free_memory_bytes
-from sealift.data.schedule.visits import choose_buffer, plan_job
+from sealift.data.schedule.visits import Stop, choose_buffer, plan_job
 from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, discard, emit
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -43,6 +43,7 @@ from sealift.train.job.runningjob import (
 )
 from sealift.train.job.settings import told_settings
 from sealift.train.job.shareservers import ShareServers, demand_lasting
+from sealift.train.loop.privacy import require_whole_tables
 from sealift.train.output.handout import Handout
 from sealift.train.plans import PlanName, require_planned
 from sealift.train.worker.executor import RecipeExecutor
@@ -307,6 +308,7 @@ class Accelerator:
             products=self._shares.outsourced(settings, self._plan),
         )
         visits = plan_job(agreement.resources, settings.visits, choice.buffer_bytes)
+        require_whole_tables(agreement, visits)
         training.rehearse(visits, agreement)
         keys = self._keys
         keys.collect(settings.run.brokers_s, held=leases.begin, run=run)
@@ -359,6 +361,26 @@ class Accelerator:
             sink=self._sink,
         )
 
+    def _debit(self, wait_s: float, stop: Stop) -> None:
+        """Have a private visit's cost debited by its owner's broker, on its disk.
+
+        Raises:
+            PolicyError: ``privacy-budget-spent``, ``too-many-visits``.
+            PeerError: if the broker stays away.
+        """
+        budgets = self._agreement.agreement.budgets_of(stop.holder)
+        if not budgets or stop.purpose != "train":
+            return
+        try:
+            self._keys.count_pass(
+                "train", {stop.holder: 1}, lambda _owner, away_s: away_s < wait_s
+            )
+        except PolicyError as error:  # what other jobs spent is for no orchestrator
+            refused = PolicyError(error.what, fix=None, code=error.code)
+        else:
+            return
+        raise refused
+
     def _host(self, job: RunningJob, control: Session, orders: Orders) -> HostedVisits:
         settings = job.settings
         meet = HolderArrivals(
@@ -386,6 +408,7 @@ class Accelerator:
             columns=columns_of,
             departed=job.keys.departed,
             cut=self._executor.cut,
+            debit=partial(self._debit, settings.run.wait_s),
         )
         meet.start()
         # A group is worked on, another comes in, or a holder beside it is waited for:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from sealift.data.schedule.visits import VisitBatch
 from sealift.errors import PolicyError
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.terms import GRAPH_ENTRY
@@ -26,6 +29,27 @@ def require_private(agreement: Agreement, settings: TrainingSettings) -> None:
             "Propose a recipe without a program, or have all parties agree on "
             "privacy_trusts_code = true",
         )
+
+
+def require_whole_tables(agreement: Agreement, plan: Sequence[VisitBatch]) -> None:
+    """Refuse private steps on a part of a table: its rows would be drawn more often than is counted.
+
+    Raises:
+        PolicyError: ``privacy-not-enforced``.
+    """
+    if agreement.training_rule.privacy is None:
+        return
+    for batch in plan:
+        stops = batch.stops if batch.purpose == "train" else ()
+        for stop in stops:
+            rows = agreement.resource(stop.resource).rows
+            if len(stops) > 1 or stop.rows != rows:
+                raise not_private(
+                    f"a visit to {stop.holder} would have {stop.rows:,} of the {rows:,} rows of {stop.resource}, "
+                    "or another table beside it",
+                    "rows are drawn by chance from one whole table, which has to fit into the buffer",
+                    "Set a larger travel.buffer_bytes, and travel.mixed = false",
+                )
 
 
 def demand_private(

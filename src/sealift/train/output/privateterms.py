@@ -141,7 +141,7 @@ class PrivateTerms:
             f"had to be honest: for each owner's rows the rank on its own machine ({owners}), which drew rows, clipped and "
             "added noise, and its own broker, which counted; no other rank, and not the host"
             if self.at_home
-            else "had to be honest: the accelerator, which drew rows, clipped and added noise for all owners"
+            else f"had to be honest: the accelerator, which drew rows, clipped and added noise for {owners}, and each owner's own broker, which counted"
         )
         if self.trusts_code:
             yield (

@@ -28,6 +28,10 @@ def _nothing() -> None:
     """For a caller whose work ends by itself."""
 
 
+def _free(_stop: Stop) -> None:
+    """For rows without a budget that somebody keeps."""
+
+
 class StartOverError(PeerError):
     """What was to be worked on cannot be trusted: come back, from the last checkpoint.
 
@@ -116,6 +120,8 @@ class HostSetup:
             something else is refused.
         departed: Why no visit to an owner begins any more, by owner.
         cut: Ends the work that is under way.
+        debit: Has the owner's broker count a visit, before anything works on its rows;
+            raises if it may not be.
     """
 
     released: Mapping[str, ReleasedResource]
@@ -134,6 +140,7 @@ class HostSetup:
     columns: Columns | None = None
     departed: Mapping[str, SealiftError] = field(default_factory=dict)
     cut: Callable[[], None] = _nothing
+    debit: Callable[[Stop], None] = _free
 
 
 # Our phases beside the five that the travelling-GPU prototype reports: grab_gpu is

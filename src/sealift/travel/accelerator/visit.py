@@ -117,6 +117,7 @@ class HostedVisit:
         try:
             self._visit.begin_training()
             self._setup.rules.begin(self.offer)
+            self._setup.debit(self.offer)  # last: what was debited is used
         except SealiftError as error:
             return self.fail(_forget(error))
         self._timer.end("wait")

@@ -46,7 +46,7 @@ from sealift.travel.visit.messages import (
 from sealift.travel.visit.state import Clock
 
 ANSWER_WAIT_S: Final = 60.0
-TOO_MANY: Final = "too-many-visits"
+NO_MORE: Final = frozenset({"too-many-visits", "privacy-budget-spent"})  # to an owner
 POLL_S: Final = 0.05  # how often somebody who is waited for is looked for
 SHORTEST_PAUSE_S: Final = 0.1  # before a holder is asked again
 OfVisit = BufferOffered | VisitPhase | VisitLoaded | VisitEnded
@@ -375,7 +375,7 @@ class PlanRun:
         self._tally.skip(state.position, state.stop.resource, cause, left=left)
         emit(self._sink, "visit.skipped", **_cause(state.stop, cause))
         state.stage = Stage.OVER
-        if cause.code == TOO_MANY and state.stop.purpose == "train":
+        if cause.code in NO_MORE and state.stop.purpose == "train":
             self._end_training(state.stop, cause)
         if not self._hopes():
             self._give_up()
@@ -404,7 +404,7 @@ class PlanRun:
         self._left = deque(filter(goes_on, self._left))
         for position, each in dropped:
             self._tally.skip(position, each.resource, cause, left=False)
-        line = f"the agreement allows no more visits to {stop.holder} for training"
+        line = f"no more visits to {stop.holder} are allowed for training: {cause.line}"
         emit(self._sink, "job.limited", purpose="train", epoch=stop.epoch, line=line)
 
     def _give_up(self) -> None:

@@ -32,7 +32,7 @@ SERVER_GONE: Final = "server-gone"  # of shares: whoever asked it lives, and giv
 # Asking again changes nothing; another file than agreed is not swapped back in a minute.
 NEVER_LATER: Final = frozenset({
     "no-such-resource", "content-mismatch", "too-many-visits", "bad-rows", "off-grid",
-    "not-planned", "bad-row",
+    "not-planned", "bad-row", "privacy-budget-spent",
 })  # fmt: skip
 _CODES: Final[Mapping[type[SealiftError], tuple[str, ...]]] = {
     PolicyError: (
