@@ -187,7 +187,8 @@ def demand_of(raw: bytes, verified: VerifiedAgreement, **known: object) -> bytes
     try:
         receipt = open_run(raw)
         author = _signers(receipt, verified)[0].party
-        for _checked in verify_run(receipt, verified):
+        # What took part asked the brokers; the accountant loads for seconds, and is for readers.
+        for _checked in verify_run(receipt, verified, costs=False):
             pass
         for name, own in known.items():
             if getattr(receipt, name) != own:
@@ -241,17 +242,22 @@ def _line(name: str) -> Iterator[None]:
         raise
 
 
-def verify_run(receipt: RunReceipt, verified: VerifiedAgreement) -> Iterator[Line]:
+def verify_run(
+    receipt: RunReceipt, verified: VerifiedAgreement, *, costs: bool = True
+) -> Iterator[Line]:
     """Check line by line; each is yielded once it holds.
 
     Args:
         receipt: As ``open_run`` gave it.
         verified: Its agreement, equipped to judge evidence at the time of the run.
+        costs: Whether what private steps cost is computed, and compared with budgets.
 
     Raises:
         SealiftError: what does not hold, after the line's name.
     """
     for name, check in _CHECKS.items():
+        if name == "privacy" and not costs:
+            continue
         with _line(name):
             said = check(receipt, verified)
         if said:
