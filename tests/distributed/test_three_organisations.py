@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from tests.distributed.test_unit_meeting import OWNERS, UNITS, Meeting
+from tests.distributed.test_unit_meeting import OWNERS, Meeting
 from tests.sim.organisations import (
     HOST,
     PORT,
-    PROXY,
     Organisations,
     lacking,
-    three_organisations,
+    organisations_of,
 )
 
 WHY = lacking()
@@ -26,22 +25,27 @@ pytestmark = [
 
 
 class Apart(Meeting):
-    """Each unit in its organisation; north's drop-in names the proxy."""
+    """Each unit in its organisation; drop-ins name the proxy of those who are behind one."""
 
-    def __init__(self, state: Path, organisations: Organisations) -> None:
+    def __init__(
+        self,
+        state: Path,
+        organisations: Organisations,
+        owners: tuple[str, ...] = OWNERS,
+    ) -> None:
         self._organisations = organisations
-        super().__init__(state, f"{HOST}:{PORT}")
+        super().__init__(state, f"{HOST}:{PORT}", owners)
 
     def enter(self, name: str) -> list[str]:
         return self._organisations.enter(name)
 
     def environment(self, name: str) -> dict[str, str]:
-        return {"HTTPS_PROXY": f"http://{PROXY}"} if name == "north" else {}
+        return {} if name == "host" else self._organisations.proxy_of(name)
 
 
 @pytest.fixture
 def organisations() -> Iterator[Organisations]:
-    with three_organisations() as made:
+    with organisations_of(OWNERS) as made:
         yield made
 
 
@@ -56,7 +60,7 @@ def test_three_organisations_train_through_their_firewalls(
         meeting.wait_for("host", "READY=1")
         assert organisations.reaches("east", HOST, PORT)
         assert not organisations.reaches("north", HOST, PORT)  # but for the proxy
-        assert not organisations.reaches("host", "10.79.0.2", PORT)  # nobody dials in
+        assert not organisations.reaches("host", "10.79.1.2", PORT)  # nobody dials in
         meeting.invite()
         meeting.agree()
         organisations.renew_proxy()
@@ -64,7 +68,7 @@ def test_three_organisations_train_through_their_firewalls(
         if journal.exists():
             journal.rename(journal.with_suffix(".1"))
         meeting.restart("join", "east")
-        for name in UNITS:
+        for name in meeting.units:
             assert meeting.end(name) == 0, meeting.log(name)
     finally:
         meeting.stop()

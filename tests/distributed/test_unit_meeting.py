@@ -51,29 +51,33 @@ dtype = "int64"
 classes = 2
 """
 JOB = "[training]\nepochs = 8\nbatch_rows = 32\n"
-UNITS = {"host": "host", "north": "join", "east": "join"}
 
 
 class Meeting(Manager):
     """Folders and files as docs/howto/run-as-services.md says."""
 
-    def __init__(self, state: Path, listen: str = "") -> None:
+    def __init__(
+        self, state: Path, listen: str = "", owners: tuple[str, ...] = OWNERS
+    ) -> None:
         super().__init__(state)
+        self.owners = owners
+        self.units = {"host": "host", **dict.fromkeys(owners, "join")}
         (state / "settings").mkdir()
-        for name in UNITS:
+        for name in self.units:
             (state / "sealift" / name).mkdir(parents=True)
             credentials = state / "credentials" / name
             credentials.mkdir(parents=True)
             (credentials / "passphrase").write_text(f"the secret of {name}\n")
+            (credentials / "passphrase").chmod(0o400)
             self.answers(name).write_text('passphrase_file = "passphrase"\n')
         recipe = state / "sealift/host/line"
         recipe.mkdir()
         (recipe / "recipe.py").write_text(RECIPE)
         (recipe / "schema.toml").write_text(SCHEMA)
         (recipe / "job.toml").write_text(JOB)
-        options = f"--invite {' '.join(OWNERS)} --listen {listen or own_address()}"
+        options = f"--invite {' '.join(owners)} --listen {listen or own_address()}"
         self.settings("host", RECIPE="line", OPTIONS=options)
-        for number, name in enumerate(OWNERS):
+        for number, name in enumerate(owners):
             rows = [f"{row / 100 + number},{row % 2}" for row in range(200)]
             table = state / "sealift" / name / "table.csv"
             table.write_text("\n".join(["size,large", *rows, ""]))
@@ -88,7 +92,7 @@ class Meeting(Manager):
 
     def invite(self) -> None:
         """What people do with the files that the host wrote."""
-        for name in OWNERS:
+        for name in self.owners:
             invitation = self.state / "sealift/host/invitations" / name
             assert invitation.stat().st_mode & 0o077 == 0
             shutil.copy(invitation, self.state / "credentials" / name / "invitation")
@@ -96,25 +100,25 @@ class Meeting(Manager):
     def agree(self) -> None:
         """The owners' units, which end at each question, until all have signed."""
         for key in ("compare", "sign"):
-            for name in OWNERS:
+            for name in self.owners:
                 self.begin(name)
-            for name in OWNERS:
+            for name in self.owners:
                 assert self.end(name) == 2, self.log(name)
                 asked = re.findall(
                     rf'add the line {key} = ."(sha256:[0-9a-f]+)', self.whole_log(name)
                 )
                 with self.answers(name).open("a") as file:
                     file.write(f'{key} = "{asked[-1]}"\n')
-        for name in OWNERS:
+        for name in self.owners:
             self.begin(name)
-        for name in OWNERS:
+        for name in self.owners:
             self.wait_for(name, "STATUS=all parties have signed; the job begins")
 
     def whole_log(self, name: str) -> str:
         return (self.state / f"{name}.log").read_text()
 
     def begin(self, name: str) -> None:
-        self.start(UNITS[name], name)
+        self.start(self.units[name], name)
 
     def end(self, name: str) -> int:
         return self.running[name].wait(WAIT_S)
@@ -135,13 +139,13 @@ def test_a_meeting_runs_by_its_units(meeting: Meeting) -> None:
     meeting.agree()
     meeting.restart("join", "east")
     meeting.restart("host", "host")
-    for name in UNITS:
+    for name in meeting.units:
         meeting.wait_for(name, "WATCHDOG=1")
-    for name in UNITS:
+    for name in meeting.units:
         assert meeting.end(name) == 0, meeting.log(name)
     made = meeting.state / "sealift/host/model.safetensors"
     assert load_file(made)
-    for name in UNITS:
+    for name in meeting.units:
         said = meeting.whole_log(name)
         assert "sealift-invitation-" not in said
         assert "the secret of" not in said

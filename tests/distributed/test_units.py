@@ -115,10 +115,10 @@ class Manager:
                 cwd=self.state / "sealift" / name,
                 env={
                     **os.environ,
-                    **self.environment(name),
                     "PYTHONPATH": PLACES,
                     "NOTIFY_SOCKET": place,
                     "WATCHDOG_USEC": "2000000",
+                    **self.environment(name),
                 },
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,

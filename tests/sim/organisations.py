@@ -1,6 +1,7 @@
-"""Three organisations in network namespaces, with the firewalls that such have.
+"""Organisations in network namespaces, with the firewalls that such have.
 
-The host's lets in its one port; north has no way out but a proxy; east is behind NAT.
+The host's lets in its one port; of the owners every other one, from the first, has no way out
+but a proxy; the rest is behind NAT. Lines between them can be cut, or become slow.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "10.77.0.1"
 PORT = 7420
-PROXY = "10.78.0.1:3128"
+PROXY_PORT = 3128
 _FIREWALL = f"""
 table inet fence {{
   chain input {{
@@ -32,13 +33,22 @@ _NAT = """
 table ip nat {
   chain after {
     type nat hook postrouting priority 100;
-    ip saddr 10.79.0.0/24 masquerade
+    ip saddr 10.79.0.0/16 masquerade
   }
 }
 """
+# What is beyond the rate is lost, both ways, as on a line that is too narrow.
+_SLOW = """
+table inet narrow {{
+  chain before {{
+    type filter hook prerouting priority -300;
+    iifname "{port}" limit rate over 128 kbytes/second burst 64 kbytes drop
+  }}
+}}
+"""
 _PROXY = (
     "import threading; from tests.sim.proxies import LittleProxy; "
-    f"LittleProxy(({HOST!r}, {PORT}), own=('10.78.0.1', 3128)); "
+    f"LittleProxy(({HOST!r}, {PORT}), own=('0.0.0.0', {PROXY_PORT})); "
     "print('listens', flush=True); threading.Event().wait()"
 )
 
@@ -61,11 +71,14 @@ def lacking() -> str:
 class Organisations:
     """The namespaces, by party, and those between them."""
 
-    def __init__(self) -> None:
+    def __init__(self, owners: tuple[str, ...]) -> None:
         self._mark = f"sl{secrets.token_hex(2)}"
         self._proxy: subprocess.Popen[str] | None = None
         self._links = 0
-        for each in ("between", "host", "proxy", "north", "nat", "east"):
+        self._names = ("between", "host", "proxy", "nat", *owners)
+        # Of each owner: the gateway, its port to that owner, and its address there.
+        self._lines: dict[str, tuple[str, str, str]] = {}
+        for each in self._names:
             _run("ip", "netns", "add", self._of(each))
             self._in(each, "ip", "link", "set", "lo", "up")
         self._in("between", "ip", "link", "add", "bridge", "type", "bridge")
@@ -77,15 +90,45 @@ class Organisations:
         }.items():
             port = self._link(each, address, "between")
             self._in("between", "ip", "link", "set", port, "master", "bridge", "up")
-        for inner, outer, net in (("north", "proxy", 78), ("east", "nat", 79)):
-            port = self._link(inner, f"10.{net}.0.2", outer)
-            self._in(outer, "ip", "address", "add", f"10.{net}.0.1/24", "dev", port)
+        for number, owner in enumerate(owners):
+            outer, net = (("proxy", 78), ("nat", 79))[number % 2]
+            port = self._link(owner, f"10.{net}.{number}.2", outer)
+            gate = f"10.{net}.{number}.1"
+            self._in(outer, "ip", "address", "add", f"{gate}/24", "dev", port)
             self._in(outer, "ip", "link", "set", port, "up")
-        self._in("east", "ip", "route", "add", "default", "via", "10.79.0.1")
+            self._lines[owner] = (outer, port, gate)
+            if outer == "nat":
+                self._in(owner, "ip", "route", "add", "default", "via", gate)
         self._in("nat", "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
         self._in("nat", "nft", "-f", "-", text=_NAT)
         self._in("host", "nft", "-f", "-", text=_FIREWALL)
         self.renew_proxy()
+
+    def proxy_of(self, owner: str) -> dict[str, str]:
+        """The setting that names its proxy, if it is behind one."""
+        outer, _, gate = self._lines[owner]
+        return (
+            {"HTTPS_PROXY": f"http://{gate}:{PROXY_PORT}"} if outer == "proxy" else {}
+        )
+
+    def cut(self, owner: str) -> None:
+        """Nothing comes through any more, and nobody is told."""
+        gateway, port, _ = self._lines[owner]
+        self._in(gateway, "ip", "link", "set", port, "down")
+
+    def mend(self, owner: str) -> None:
+        """What was cut."""
+        gateway, port, _ = self._lines[owner]
+        self._in(gateway, "ip", "link", "set", port, "up")
+
+    def slow(self, owner: str) -> None:
+        """Its line carries 128 kB a second."""
+        gateway, port, _ = self._lines[owner]
+        self._in(gateway, "nft", "-f", "-", text=_SLOW.format(port=port))
+
+    def widen(self, owner: str) -> None:
+        """What was slow."""
+        self._in(self._lines[owner][0], "nft", "delete", "table", "inet", "narrow")
 
     def enter(self, party: str) -> list[str]:
         """Words before a command that runs there."""
@@ -108,7 +151,7 @@ class Organisations:
 
     def close(self) -> None:
         self._end_proxy()
-        for each in ("host", "proxy", "north", "nat", "east", "between"):
+        for each in reversed(self._names):
             _ran("ip", "netns", "del", self._of(each))
 
     def _end_proxy(self) -> None:
@@ -147,9 +190,9 @@ def _ran(*words: str) -> int:
 
 
 @contextmanager
-def three_organisations() -> Iterator[Organisations]:
-    """Until the block ends."""
-    made = Organisations()
+def organisations_of(owners: tuple[str, ...]) -> Iterator[Organisations]:
+    """A host's and those of the owners, until the block ends."""
+    made = Organisations(owners)
     try:
         yield made
     finally:
