@@ -23,6 +23,7 @@ from sealift.ids import check_name
 from sealift.meet.folder import BUNDLES
 from sealift.meet.invitation import MEETING_BYTES, Invitation
 from sealift.meet.messages import MAX_FILES_BYTES
+from sealift.meet.packages import require_versions
 from sealift.meet.terms import Declaration, proposed_agreement
 from sealift.release.agreement.code import (
     load_assets,
@@ -66,7 +67,8 @@ def read_recipe(folder: Path) -> tuple[dict[str, bytes], Schema]:
     """What must be there before anybody is invited.
 
     Raises:
-        UnavailableError, MalformedError: it is not, or is no recipe.
+        UnavailableError, MalformedError: it is not, or is no recipe; a package that its
+            ``requirements.txt`` names is missing here.
     """
     files = read_bundle(folder)
     if (size := sum(map(len, files.values()))) > MAX_FILES_BYTES:
@@ -75,6 +77,7 @@ def read_recipe(folder: Path) -> tuple[dict[str, bytes], Schema]:
             why=f"a recipe may have at most {MAX_FILES_BYTES:,} bytes",
             code="bad-meeting",
         )
+    require_versions(files)
     return files, load_schema(folder / "schema.toml")
 
 

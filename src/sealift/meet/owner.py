@@ -57,7 +57,7 @@ from sealift.meet.messages import (
     Signed,
     Wait,
 )
-from sealift.meet.packages import require_packages
+from sealift.meet.packages import require_packages, require_versions
 from sealift.meet.question import (
     YES,
     DepartureLines,
@@ -367,6 +367,7 @@ class OwnerMeeting:
         self._write_recipe(declared, files)
         if declared.code.kind == "code":
             require_packages(files, declared.code.entry)
+            require_versions(files)
         try:
             self._require_allowed(proposed_agreement(declared, ()))
         except PolicyError:  # its owner reads what it refuses, and no table is touched

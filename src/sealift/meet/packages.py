@@ -3,7 +3,8 @@
 A recipe that cannot be imported fails once all have signed and the job has begun. What it
 imports within ``try`` is not demanded if a handler takes the error and does not raise: then
 what that handler imports is. Nor is what it imports where it asks what runs it, or in a file
-that the entry does not reach. Versions are not compared: a recipe names none.
+that the entry does not reach. Versions are compared where a ``requirements.txt`` beside the
+entry names some: lines like ``peft>=0.10`` or ``torch==2.13.0``, and nothing else.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Set
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import PurePosixPath
 from typing import Final
 
-from sealift.errors import UnavailableError, quote_foreign
+from sealift.errors import MalformedError, UnavailableError, quote_foreign
 
 _NAMED: Final = 10
 # Python's parser takes memory by the square of such a name's length.
@@ -26,6 +28,12 @@ _ENDLESS: Final = re.compile(
         [^\s\\.,;:#()\[\]{}'"](?:[^\r\n\\.,;:#()\[\]{}'"]++|\\[\r\n]{1,2}+)*+){64}""",
     re.VERBOSE,
 )
+_VERSIONS: Final = "requirements.txt"
+_NEEDED: Final = re.compile(
+    r"([A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?)\s*(==|>=)\s*(\d{1,8}(?:\.\d{1,8}){0,5})",
+    re.ASCII,
+)
+_RELEASE: Final = re.compile(r"\d{1,8}(?:\.\d{1,8}){0,5}", re.ASCII)
 _CAUGHT: Final = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 _ASKS: Final = {"TYPE_CHECKING", "__name__", "platform", "version_info"}
 
@@ -54,6 +62,57 @@ def require_packages(files: Mapping[str, bytes], entry: str) -> None:
             else "this machine has no modules of these names",
             code="recipe-imports",
         )
+
+
+def require_versions(files: Mapping[str, bytes]) -> None:
+    """Demand the packages that a recipe's ``requirements.txt`` names, in these versions.
+
+    Of a version its numbers count, and neither a mark of a build (``+cpu``) nor of a
+    pre-release (``rc1``).
+
+    Raises:
+        MalformedError: ``bad-requirements``, with the line that is read by nobody.
+        UnavailableError: ``recipe-imports``, with the first package that does not fit.
+    """
+    text = files.get(_VERSIONS, b"").decode("utf-8", "replace")
+    for number, written in enumerate(text.splitlines(), 1):
+        line = written.partition("#")[0].strip()
+        if not line:
+            continue
+        needed = _NEEDED.fullmatch(line)
+        if needed is None:
+            raise MalformedError(
+                f"{_VERSIONS}, line {number}: {quote_foreign(line)} is not read",
+                why="a line names one package with == or >= and a version of numbers, like peft>=0.10",
+                code="bad-requirements",
+            )
+        name, how, wanted = needed.groups()
+        found = _version_of(name)
+        here, least = _numbers(found), _numbers(wanted)
+        if not found or not (here == least if how == "==" else here >= least):
+            raise UnavailableError(
+                f"the host's recipe needs {name}{how}{wanted}",
+                why=f"this machine has {name} {quote_foreign(found)}"
+                if found
+                else "this machine has no package of that name",
+                code="recipe-imports",
+            )
+
+
+def _version_of(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Of a release, without zeros at its end: 2.0 is 2."""
+    found = _RELEASE.match(version)
+    numbers = [int(each) for each in found[0].split(".")] if found else []
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)
 
 
 def _is_there(name: str) -> bool:

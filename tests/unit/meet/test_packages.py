@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from importlib import metadata
 
 import pytest
 
-from sealift.errors import SealiftError
-from sealift.meet.packages import require_packages
+from sealift.errors import MalformedError, SealiftError
+from sealift.meet.packages import require_packages, require_versions
 
 OPTIONAL = """
 try:
@@ -112,3 +113,65 @@ def test_a_host_fills_no_screen_with_names() -> None:
 @pytest.mark.filterwarnings("error")
 def test_what_python_warns_of_stands_on_no_screen() -> None:
     require_packages({"recipe.py": b"x = '\\d'\ny = 1 is 1\n"}, "recipe.py")
+
+
+def needing(*lines: str) -> dict[str, bytes]:
+    return {"requirements.txt": "\n".join(lines).encode()}
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {"peft": "0.10.1", "torch": "2.13.0+cpu", "odd": "2.0rc1", "none": "dev"}
+
+    def version(name: str) -> str:
+        if name not in there:
+            raise metadata.PackageNotFoundError(name)
+        return there[name]
+
+    monkeypatch.setattr(metadata, "version", version)
+
+
+@pytest.mark.usefixtures("installed")
+def test_versions_that_fit_are_allowed() -> None:
+    require_versions({})
+    require_versions(
+        needing(
+            "peft>=0.9", "", "# of the adapter", "torch == 2.13 # built here", "odd>=2"
+        )
+    )
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("line", "here"),
+    [
+        ("peft>=0.11", "this machine has peft 0.10.1"),
+        ("peft==0.10", "this machine has peft 0.10.1"),
+        ("torch>=2.13.0.1", "this machine has torch"),
+        ("far-off>=1", "no package of that name"),
+        ("none>=0.1", "this machine has none"),
+    ],
+)
+def test_a_package_in_another_version_is_named(line: str, here: str) -> None:
+    with pytest.raises(SealiftError) as refused:
+        require_versions(needing("torch>=2", line))
+    assert refused.value.code == "recipe-imports"
+    assert line in refused.value.what
+    assert here in str(refused.value)
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "peft", "peft<1", "peft~=0.10", "peft>=0.9,<1", "peft>=0.9rc1", "-r other.txt", "--index-url http://a",
+        "peft @ http://a/b.whl", "../../x>=1", "peft>=" + "1" * 5000, "a" * 5000, "peft>=1.\N{ARABIC-INDIC DIGIT ONE}",
+        "\x1b[31mpeft>=1",
+    ],
+)  # fmt: skip
+def test_a_line_that_is_not_read_is_refused(line: str) -> None:
+    with pytest.raises(MalformedError) as refused:
+        require_versions(needing(line))
+    assert refused.value.code == "bad-requirements"
+    assert "\x1b" not in str(refused.value)
+    assert len(str(refused.value)) < 1000
