@@ -323,7 +323,9 @@ def test_a_run_goes_on_from_one_of_its_own_meeting_alone(keeping: LyingHost) -> 
 
     assert refused(lambda: take_run(place, told("others"))).code == "run-differs"
     assert refused(lambda: take_run(place, told("wards-2"))).code == "run-differs"
+    place["receipt.json"].write_text("{}")
     assert take_run(place, told("wards")) == told("wards")  # control
+    place["job-2.toml"].unlink()
 
 
 def test_a_state_is_kept_for_runs_that_there_may_be(
@@ -334,3 +336,75 @@ def test_a_state_is_kept_for_runs_that_there_may_be(
     with pytest.raises(UsageError) as caught:
         LyingHost(tmp_path)
     assert caught.value.code == "bad-choice"
+
+
+@pytest.fixture
+def told(keeping: LyingHost) -> Callable[..., MeetingRun]:
+    """What a host may say of a run that goes on from the first."""
+    address = keeping.host.declaration.job.split('orchestrator = "')[1].split('"')[0]
+
+    def write(job: str, number: int = 2, *, is_last: bool = False) -> MeetingRun:
+        (keeping.recipe / "job.toml").write_text(job)
+        text = job_text(
+            keeping.recipe, "wards", 2, address, number, kind="code",
+            continues="wards", is_last=is_last,
+        )  # fmt: skip
+        return MeetingRun(number, text)
+
+    return write
+
+
+@pytest.fixture
+def east(keeping: LyingHost) -> Iterator[PartyFolder]:
+    """The folder of an owner that has the first run's receipt."""
+    place = open_folder(keeping.folder / "east", "east")
+    place["receipt.json"].write_text("{}")
+    yield place
+    for name in ("receipt.json", "job-2.toml"):
+        place[name].unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        kept_job(2),
+        kept_job(1),
+        kept_job(3, rate=0.2),
+        kept_job(3).replace("batch_rows = 8", "batch_rows = 8\nseed = 1"),
+        kept_job(3).replace("batch_rows = 8", "batch_rows = 8\nstop_after = 1"),
+    ],
+    ids=["as many epochs", "fewer", "a parameter", "another seed", "another end"],
+)
+def test_every_owner_refuses_a_run_that_goes_on_with_other_settings(
+    east: PartyFolder, told: Callable[..., MeetingRun], job: str
+) -> None:
+    with pytest.raises((PolicyError, SealiftError)) as caught:
+        take_run(east, told(job))
+    assert caught.value.code in ("run-differs", "settings-differ")
+    assert not east["job-2.toml"].exists()
+
+
+def test_an_owner_whose_run_did_not_end_does_not_go_on_from_it(
+    east: PartyFolder, told: Callable[..., MeetingRun]
+) -> None:
+    run = told(kept_job(3))
+    east["receipt.json"].unlink()
+    assert refused(lambda: take_run(east, run)).code == "run-differs"
+    east["receipt.json"].write_text("{}")
+    assert take_run(east, run) == run  # control
+
+
+def test_the_last_run_keeps_no_state(
+    east: PartyFolder, told: Callable[..., MeetingRun]
+) -> None:
+    assert refused(lambda: take_run(east, told(kept_job(3), 3))).code == "run-differs"
+    run = told(kept_job(3), 3, is_last=True)
+    assert take_run(east, run) == run
+    east[run.file].unlink()
+
+
+def test_a_job_that_names_what_it_goes_on_from_is_refused(
+    keeping: LyingHost, told: Callable[..., MeetingRun]
+) -> None:
+    job = kept_job(3).replace("batch_rows = 8", 'batch_rows = 8\ncontinues = "wards"')
+    assert refused(lambda: told(job)).code == "bad-field"

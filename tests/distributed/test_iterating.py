@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -181,6 +182,13 @@ def test_a_run_that_was_cut_off_hands_out_the_best_epoch_of_a_calm_one(
     }
 
 
+def wait_for_receipt(owner: Typed, folder: Path) -> None:
+    """Until an owner has what it gets last of a run."""
+    while not (folder / "receipt.json").exists():
+        assert owner.process.poll() is None, owner.text[-3000:]
+        time.sleep(0.05)
+
+
 def test_a_run_with_more_epochs_goes_on_from_the_one_before(parties: Parties) -> None:
     """Its model is that of a run which had as many epochs from the beginning."""
     home = parties.folder / "host"
@@ -214,6 +222,7 @@ def test_a_run_with_more_epochs_goes_on_from_the_one_before(parties: Parties) ->
     assert third.end() == 0, third.text[-3000:]
     assert "goes on from the state that run 2 left, with epoch 6" in third.text
     owners["north"].wait_text("it goes on from the state that run 2 left")
+    wait_for_receipt(owners["north"], parties.folder / "north" / "run-3")
     verified = parties.type("north", "receipt", "verify", "run-3/receipt.json")
     assert verified.end() == 0, verified.text
     said = " ".join(verified.text.split())
@@ -226,4 +235,5 @@ def test_a_run_with_more_epochs_goes_on_from_the_one_before(parties: Parties) ->
     assert {n: each.tobytes() for n, each in wanted.items()} == {
         n: each.tobytes() for n, each in load_file(home / "model-3.safetensors").items()
     }
+    wait_for_receipt(owners["north"], parties.folder / "north" / "run-4")
     assert not [*(parties.folder / "north").glob("run-4/state/rank-0/checkpoint-*")]

@@ -307,6 +307,13 @@ def job_text(
         if isinstance(own := plain.get(table, {}), dict):
             missing = {key: each for key, each in usual.items() if key not in own}
             text = _filled(text, table, missing, is_there=table in plain)
+    training = plain.get("training")
+    if isinstance(training, dict) and "continues" in training:
+        raise MalformedError(
+            f"{given} sets training.continues",
+            fix="Remove that line: sealift host sets it, where a run may go on",
+            code="bad-field",
+        )
     suffix = f"-{number}" if number > 1 else ""
     bundle = BUNDLES["graph" if kind == "graph" else "code"]
     job = (

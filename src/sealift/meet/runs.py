@@ -145,7 +145,7 @@ def chosen_run(recipe: Path, place: PartyFolder) -> MeetingRun:
     for number in range(last.number, 0, -1):
         before = read_run(place, number)
         if before is not None and _computes(before.job) == _computes(asked.job):
-            if before.job.settings != asked.job.settings:
+            if _limits(before.job) != _limits(asked.job):
                 place.say(f"the limits of time are those that {before.file} has")
             return before
     ended = place[last.model].exists()
@@ -175,7 +175,8 @@ def chosen_run(recipe: Path, place: PartyFolder) -> MeetingRun:
 def _may_go_on(before: JobTable, job: JobTable) -> bool:
     """Whether a job is the one before with more epochs, and that one's state was kept."""
     old, new = before.training, job.training
-    if not (old.keep_state and new.keep_state) or new.epochs <= old.epochs:
+    keeps = old.keep_state and (new.keep_state or new.continues)
+    if not keeps or new.epochs <= old.epochs:
         return False
     alike = before.settings.checkpoint_shape == job.settings.checkpoint_shape
     return alike and not new.stop_after
@@ -194,13 +195,23 @@ def _first_of(run: MeetingRun, place: PartyFolder) -> MeetingRun:
 
 
 def _before(run: MeetingRun, place: PartyFolder) -> MeetingRun:
-    """The last run whose state it goes on from."""
+    """The last run whose state it goes on from.
+
+    Raises:
+        PolicyError: ``run-differs``: no run before it has that state.
+    """
     name = run.job.training.continues
     kept = [
         each
         for each in _runs_before(run, place)
         if name in (each.job.name, each.job.training.continues)
     ]
+    if not kept:
+        raise PolicyError(
+            f"{run.file} goes on from job {name}",
+            why="no earlier run of this meeting has that name",
+            code="run-differs",
+        )
     return kept[-1]
 
 
@@ -235,10 +246,19 @@ def _require_agreed_run(
             why="a later run has the plan, the code and the addresses of the first",
             code="run-differs",
         )
-    if job.training.continues and _first_of(asked, place) is asked:
+    if job.training.keep_state and asked.number == rule.runs:
         raise PolicyError(
-            f"{asked.file} goes on from job {job.training.continues}",
-            why="no earlier run of this meeting has that name",
+            f"{asked.file} keeps its state, and is the last of the agreed runs",
+            why="no run could go on from it",
+            code="run-differs",
+        )
+    # Every party compares: the state itself is with one of them, which may side with the host.
+    if job.training.continues and not _may_go_on(
+        (before := _before(asked, place)).job, job
+    ):
+        raise PolicyError(
+            f"{asked.file} goes on from run {before.number}, but not with more epochs alone",
+            why="its state belongs to other settings, or was not kept",
             code="run-differs",
         )
 
@@ -262,6 +282,15 @@ def take_run(place: PartyFolder, told: MeetingRun) -> MeetingRun:
             why=f"{told.file} holds the first one",
             code="run-changed",
         )
+    if told.job.training.continues:
+        earlier = _before(told, place)
+        if not has_ended(place, earlier):
+            raise PolicyError(
+                f"the host goes on from run {earlier.number}, of which this folder has no receipt",
+                why="here that run did not end, or its receipt was refused; with another training.seed "
+                "the host begins with epoch 1",
+                code="run-differs",
+            )
     write_whole(place[told.file], told.text.encode())
     return told
 
@@ -270,6 +299,12 @@ def _computes(job: JobTable) -> object:
     """What decides the bits of a run, whatever its name, and wherever its first epochs are from."""
     training = replace(job.training, keep_state=False, continues="")
     return run_terms("", job.plan, replace(job.settings, training=training))
+
+
+def _limits(job: JobTable) -> object:
+    """All settings, but for where the first epochs are from and whether the state is kept."""
+    training = replace(job.settings.training, keep_state=False, continues="")
+    return replace(job.settings, training=training)
 
 
 def require_signed(

@@ -186,7 +186,8 @@ def _trained(
     trained = [row for row in rows if row["purpose"] == "train"]
     if not together:
         return dict(Counter(str(row["owner"]) for row in trained))
-    rounds = len({row["epoch"] for row in trained})
+    # A run that goes on from another used the rows since epoch 1, as its receipt says.
+    rounds = max((row["epoch"] for row in trained), default=0)
     tables = Counter(e.owner for e in agreement.resources if e.part == "train")
     return {owner: rounds * held for owner, held in tables.items()}
 

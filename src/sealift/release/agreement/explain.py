@@ -560,9 +560,15 @@ def _tell_settings(subject: _Subject) -> Iterator[Sentence]:
     )
     yield Sentence(_COMPUTES, text)
     if rule.keep_state:
-        text = "After a run its last checkpoint may stay, encrypted, for one with more rounds to continue from."
-        kept = "Its key stays where it is during a run, with owners' brokers, until such a run has ended."
-        yield Sentence(_COMPUTES, f"{text} {kept}")
+        first = subject.agreement.data_owners[0]
+        alone = rule.rows == ("owner",)
+        whose = subject.names([first]) if alone else "all owners together"
+        text = (
+            "After a run its last checkpoint may stay, encrypted, until a run with more rounds has "
+            f"continued from it. Its file and its key are then with {whose}, who can open it also "
+            "where the rule for the model's release is not met."
+        )
+        yield Sentence(_COMPUTES, text)
     if rule.slices.max > 1 and subject.agreement.group is None:
         whose = {"owner": "one owner's", "share": "everybody's"}
         text = (

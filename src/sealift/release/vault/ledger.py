@@ -191,6 +191,9 @@ class Ledger:
             require(spent)
             for each in private:  # one by one: each finds what the ones before cost
                 _debit_round(connection, debit, each)
+            for each in private[:-1]:  # what the ones after it cost counts as well
+                spending = _spending(connection, each, debit.attempt)
+                require_budget(each.budget, spending, each.resource)
             connection.execute(
                 "INSERT INTO debits VALUES (?, ?, ?, ?)"
                 " ON CONFLICT DO UPDATE SET amount = max(amount, excluded.amount)",

@@ -222,7 +222,11 @@ class Checkpoints(Generic[P]):
 
     def keep(self) -> None:
         """The result is where it belongs; the last checkpoint stays for a later run."""
-        emit(self._sink, "checkpoint.stays", number=self.counted)
+        if self.counted:
+            emit(self._sink, "checkpoint.stays", number=self.counted)
+            return
+        why = "none counts, so no later run can go on from this one"
+        emit(self._sink, "checkpoint.missed", number=0, line=why)
 
     def finish(self) -> None:
         """The result is where it belongs: nobody needs a checkpoint any more.

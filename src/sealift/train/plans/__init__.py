@@ -102,8 +102,7 @@ def _check_training(
     if training.keep_state and agreement.training_rule.runs == 1:
         raise UsageError(
             "the job keeps its state for a later run (training.keep_state)",
-            why="the agreement allows one run",
-            fix="Allow more with `runs` in [agreed] of the job, or remove keep_state",
+            why="the agreement allows one run; `runs` in [agreed] of the job allows more",
             code="bad-choice",
         )
     if travel.asked_bytes:

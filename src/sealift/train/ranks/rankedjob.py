@@ -436,8 +436,7 @@ class RankedJob:
             return 0
         if found.position > self._most_done:
             raise PolicyError(
-                f"the state that is kept of job {self.settings.training.continues} has more epochs "
-                "than this run",
+                "the checkpoint that is kept has more epochs than this run",
                 code="settings-differ",
             )
         progress = found.progress
