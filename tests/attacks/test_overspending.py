@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sealift.errors import PolicyError, SealiftError
+from sealift.ids import Digest
 from sealift.release import database
 from sealift.release.agreement import PrivacyBudget, RunTerms
 from sealift.release.agreement.training import PrivateSteps
@@ -19,7 +20,7 @@ from sealift.release.broker import keyrelease
 from sealift.release.broker.messages import PassRequest
 from sealift.release.client import BrokerRefusedError, collect_release, request_pass
 from sealift.release.log.auditlog import AuditLog
-from sealift.release.vault.ledger import DebitedRound
+from sealift.release.vault.ledger import Debit, DebitedRound, PrivateDebit
 from sealift.release.vault.vault import Vault
 from tests.sim.owners import (  # fmt: skip
     NOW_S,
@@ -32,6 +33,7 @@ from tests.sim.owners import (  # fmt: skip
 from tests.worlds.consortium import Consortium
 from tests.worlds.private import (
     OUTPUT_KEPT,
+    ROUND,
     RUN,
     STEPS,
     budget_of,
@@ -195,6 +197,28 @@ def test_a_table_that_is_sealed_again_spends_the_same_budget(owner: Owner) -> No
     owner.restart(owner.consortium.successor(resources=resources))
     assert spend(owner, 2) == ["allowed", SPENT]
     assert len({each.content for each in owner.rounds}) == 2
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_round_over_two_tables_keeps_to_the_smaller_of_their_budgets(
+    owner: Owner, *, turned: bool
+) -> None:
+    """What a table adds is compared with every table's budget, whichever is first."""
+    ledger = owner.box.vault.ledger
+    tables = [
+        PrivateDebit(
+            content=Digest.of(name.encode()), resource=name, budget=budget_of(most),
+            job="job", run=Digest.of(b"run"), cost=ROUND,
+        )
+        for name, most in (("small", 1), ("large", MOST))
+    ]  # fmt: skip
+    debit = Debit("joint-digits", "train", 1, bytes(32))
+    with pytest.raises(PolicyError) as caught:
+        ledger.spend(debit, lambda spent: None, tables[::-1] if turned else tables)
+    assert caught.value.code == SPENT
+    assert owner.rounds == ()
+    assert ledger.spend(debit, lambda spent: None, tables[1:]) == 1  # control
+    assert len(owner.rounds) == 1
 
 
 def test_a_smaller_budget_counts_at_once_and_a_larger_one_is_the_owners(

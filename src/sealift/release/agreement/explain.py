@@ -562,10 +562,10 @@ def _tell_settings(subject: _Subject) -> Iterator[Sentence]:
     if rule.keep_state:
         first = subject.agreement.data_owners[0]
         alone = rule.rows == ("owner",)
-        whose = subject.names([first]) if alone else "all owners together"
+        kept_by = subject.names([first]) if alone else "all owners together"
         text = (
             "After a run its last checkpoint may stay, encrypted, until a run with more rounds has "
-            f"continued from it. Its file and its key are then with {whose}, who can open it also "
+            f"continued from it. Its file and its key are then with {kept_by}, who can open it also "
             "where the rule for the model's release is not met."
         )
         yield Sentence(_COMPUTES, text)

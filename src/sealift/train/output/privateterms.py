@@ -167,7 +167,8 @@ class PrivateTerms:
                 math.ceil(found * _DIGITS) / _DIGITS if math.isfinite(found) else found
             )
             said = f"epsilon {least:g} at delta {budget.delta:g}"
-        return f"{made}; {said}; with all other jobs at most {budget}"
+        again = "without rounds that were made again, which its owner's ledger counts"
+        return f"{made}; {said}, {again}; with all other jobs at most {budget}"
 
 
 def private_terms(
