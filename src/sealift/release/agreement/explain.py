@@ -537,13 +537,11 @@ def _tell_settings(subject: _Subject) -> Iterator[Sentence]:
         f"step; shorter last steps {last}. Devices: {say_list(rule.device, 'or')}."
     )
     yield Sentence(_COMPUTES, text)
-    text = "Which rows are in one step, are measured together, or are left out, changes in each round."
-    yield Sentence(_COMPUTES, f"{text} A seed determines it: {say_range(rule.seed)}.")
+    text = "Which rows are in one step, are measured together, or are left out, changes in each round. A seed determines it"
+    yield Sentence(_COMPUTES, f"{text}: {say_range(rule.seed)}.")
     if rule.parameters:
-        said = [
-            f"{each} {say_parameter(may)}"
-            for each, may in sorted(rule.parameters.items())
-        ]
+        ranges = sorted(rule.parameters.items())
+        said = [f"{each} {say_parameter(may)}" for each, may in ranges]
         text = f"A run may set these parameters, whose use is in the recipe: {say_list(said)}."
         yield Sentence(_COMPUTES, text)
     missing = {"skip": "continues without it", "wait": "waits for it"}
@@ -560,15 +558,11 @@ def _tell_settings(subject: _Subject) -> Iterator[Sentence]:
     )
     yield Sentence(_COMPUTES, text)
     if rule.keep_state:
-        first = subject.agreement.data_owners[0]
-        alone = rule.rows == ("owner",)
-        kept_by = subject.names([first]) if alone else "all owners together"
-        text = (
-            "After a run its last checkpoint may stay, encrypted, until a run with more rounds has "
-            f"continued from it. Its file and its key are then with {kept_by}, who can open it also "
-            "where the rule for the model's release is not met."
-        )
-        yield Sentence(_COMPUTES, text)
+        first = subject.names(subject.agreement.data_owners[:1])
+        who = first if rule.rows == ("owner",) else "all owners together"
+        text = "After a run its last checkpoint may stay, encrypted, until a run with more rounds has continued from it."
+        opens = f"Its file and key are then with {who}, who can open it also where the rule for the model's release is not met."
+        yield Sentence(_COMPUTES, f"{text} {opens}")
     if rule.slices.max > 1 and subject.agreement.group is None:
         whose = {"owner": "one owner's", "share": "everybody's"}
         text = (
