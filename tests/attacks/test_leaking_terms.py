@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sealift.errors import PolicyError
+from sealift.errors import PolicyError, SealiftError
 from sealift.meet import declaration, table
 from sealift.meet import owner as owner_side
 from sealift.meet.messages import BringCard, Over
@@ -146,3 +146,32 @@ def test_rows_do_not_leave_for_an_unproven_machine_by_a_yes(host: LyingHost) -> 
     assert error.code == "below-floor"
     assert "--allow rows-away" in str(error)
     assert north.questions == []
+
+
+@pytest.mark.parametrize("sums", ["only", "open"])
+def test_what_chooses_a_state_is_measured_by_all_or_nobody_signs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sums: str
+) -> None:
+    """South holds no rows out, so three owners would get no sum of their measures."""
+    job = (
+        '[training]\nepochs = 2\nevaluate_every = 1\nkeep = "best"\nmeasure = "accuracy"\n'
+        f'[slices]\nsums = "{sums}"\n'
+    )
+    monkeypatch.setattr(lyinghost, "JOB", job)
+    monkeypatch.setattr(owner_side, "words_of", lambda terms: ("words",) * 8)
+    with lying_host(tmp_path, "north", "east", "south") as meeting:
+        owners = [meeting.owner(name) for name in ("north", "east", "south")]
+        for each in owners[:2]:
+            each.args.heldout = each.table
+        for each in owners:
+            each.begin()
+        ends = [each.end() for each in owners]
+        if sums == "open":  # the control
+            assert ends == [each.kept for each in owners]
+            return
+        codes = {end.code for end in ends if isinstance(end, SealiftError)}
+        assert codes <= {"bad-choice", "meeting-declined"}
+        assert "bad-choice" in codes
+        assert "south" in "".join(map(str, ends))
+        assert not any("Sign? (y/N)" in each.questions for each in owners)
+        assert all(each.kept.agreement is None for each in owners)

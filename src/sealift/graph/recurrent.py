@@ -14,6 +14,10 @@ import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
 
+from sealift.errors import JobError
+
+# Of all layers and directions: a step is 4 KB of the graph, and takes 0.3 s to follow.
+MAX_STEPS: Final = 200
 _ATEN: Final = torch.ops.aten
 _LAYERS: Final = (
     _ATEN.lstm.input, _ATEN.gru.input, _ATEN.rnn_tanh.input, _ATEN.rnn_relu.input,
@@ -29,6 +33,13 @@ def _stacked(layer: Callable[..., Any]) -> Callable[..., Any]:
         several = not isinstance(states, Tensor)
         begun = list(states) if several else [states]
         size, ways = len(weights) // layers, 2 if both_ways else 1
+        if (steps := rows.shape[1 if rows_first else 0] * layers * ways) > MAX_STEPS:
+            raise JobError(
+                "the recipe cannot be turned into a list of operations",
+                why=f"a recurrent layer makes {steps:,} steps, of which each would stand in the "
+                f"list, over {MAX_STEPS}",
+                code="no-graph",
+            )
         out, ended = rows.transpose(0, 1) if rows_first else rows, []
         for number in range(layers):
             if number and train and dropout:

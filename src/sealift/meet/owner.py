@@ -92,7 +92,7 @@ from sealift.release.files import make_folder, read_whole, write_whole
 from sealift.train.job.caller import Caller
 from sealift.train.job.settings import JobTable, parse_job
 from sealift.train.job.talk import Talk
-from sealift.train.plans import PLANS, PlannedWork
+from sealift.train.plans import PLANS, PlannedWork, require_measured_by_all
 
 PAUSE_S: Final = 0.5
 DIAL_S: Final = 5.0
@@ -624,7 +624,10 @@ class OwnerMeeting:
             self.place.say(line)
         Caller.tell("question", about="sign", digest=digest, lines=lines, words=words)
         cards = [each.body for each in terms.cards]
-        self._require_allowed(proposed_agreement(terms.declaration, cards))
+        agreement = proposed_agreement(terms.declaration, cards)
+        job = _require_allowed_job(terms.declaration)
+        require_measured_by_all(job.settings, agreement)  # the cards say who holds out
+        self._require_allowed(agreement)
         if self.answers.decline or not self._is_confirmed(
             "sign", terms.digest, "Sign? (y/N)"
         ):

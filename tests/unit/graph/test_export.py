@@ -97,6 +97,13 @@ def test_recurrent_layers_train_as_they_do_in_torch(kind: str) -> None:
     assert train_both(RECURRENT.replace("KIND", kind), SEQUENCES) < 1e-6
 
 
+def test_a_long_sequence_is_refused_before_its_steps_are_followed() -> None:
+    schema = Schema((Field("x", "float32", (51, 6)), Field("y", "int64", classes=3)))
+    with pytest.raises(SealiftError, match="204 steps") as caught:
+        export(RECURRENT.replace("KIND", "GRU"), schema)
+    assert caught.value.code == "no-graph"
+
+
 def test_what_lora_does_not_train_is_frozen_and_in_no_gradient() -> None:
     graph = load(export(larger.LORA, larger.TOKENS))
     model, batch = graph.build(), rows_for(larger.TOKENS, 3)

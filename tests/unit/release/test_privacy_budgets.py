@@ -218,6 +218,13 @@ def test_what_a_budget_means_stands_on_every_screen_in_words_and_as_a_picture() 
     assert any("privacy_trusts_code = true" in each for each in loud)
 
 
+def test_who_has_to_be_honest_where_rows_travel_is_said_where_owners_sign() -> None:
+    travel = replace(KEPT, group=None, training=training(plans=("travel",)))
+    asks = "asks each owner's broker before it works on a visit's rows"
+    assert any(asks in each.text for each in explain(travel, "ada") if each.alarm)
+    assert not any(asks in each.text for each in explain(KEPT, "ada"))
+
+
 def test_private_steps_say_that_no_measure_is_shared() -> None:
     text = "\n".join(each.text for each in explain(KEPT, "ada"))
     assert "No measured numbers are shared." in text

@@ -17,7 +17,7 @@ from sealift.train.loop.states import chain_tensors, parse_tensors
 from sealift.train.output import privateterms
 from sealift.train.output.modelfacts import KEY, facts_in, facts_of, write_facts
 from sealift.train.output.privateterms import PrivateTable, PrivateTerms, private_terms
-from sealift.train.output.runreceipt import open_run, sign_run, verify_run
+from sealift.train.output.runreceipt import demand_of, open_run, sign_run, verify_run
 from tests.sim.runreceipts import SmallRun, accounted, small_run
 from tests.unit.train.test_modelfacts import plain_model
 from tests.worlds.private import (
@@ -38,12 +38,17 @@ def run(tmp_path: Path) -> Iterator[SmallRun]:
         yield made
 
 
-def rounds_of(run: SmallRun, rounds: int) -> dict[str, str]:
-    """Lines of its receipt, had it so many rounds of ada."""
+def receipt_of(run: SmallRun, rounds: int) -> bytes:
+    """Its receipt, had it so many rounds of ada."""
     of = run.receipt.manifest
     visits = {**of.visits, "ada": rounds}
     changed = replace(run.receipt, manifest=replace(of, visits=visits))
-    receipt = open_run(sign_run(accounted(changed, run.signers), run.instance))
+    return sign_run(accounted(changed, run.signers), run.instance)
+
+
+def rounds_of(run: SmallRun, rounds: int) -> dict[str, str]:
+    """Lines of that receipt."""
+    receipt = open_run(receipt_of(run, rounds))
     return {each.name: each.said for each in verify_run(receipt, run.verified())}
 
 
@@ -84,6 +89,16 @@ def test_a_receipt_of_more_rounds_than_the_budget_pays_for_is_refused(
     with pytest.raises(PolicyError, match="more than the privacy budget of ada") as no:
         rounds_of(run, 3)
     assert no.value.code == "privacy-overspent"
+
+
+def test_whoever_opens_a_model_finds_an_overspent_budget(run: SmallRun) -> None:
+    raw = receipt_of(run, 3)
+    with pytest.raises(PolicyError) as no:
+        demand_of(raw, run.verified())
+    assert no.value.code == "privacy-overspent"
+    # Who took part had its own broker's word, and loads no accountant.
+    assert demand_of(raw, run.verified(), costs=False) == raw
+    assert demand_of(receipt_of(run, 2), run.verified()) == receipt_of(run, 2)
 
 
 def test_where_nothing_counts_epsilon_is_said_to_be_missing(

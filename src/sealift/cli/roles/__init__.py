@@ -179,7 +179,7 @@ def keep_run_in(folder: Path, setup: RoleSetup) -> Callable[[bytes], None]:
 
     def keep(receipt: bytes) -> None:
         try:
-            held = demand_of(receipt, setup.agreement, job=setup.job.name)
+            held = demand_of(receipt, setup.agreement, costs=False, job=setup.job.name)
             path, new = keep_run(folder, held)
         # The run has ended; this only decides whether its receipt is kept.
         except SealiftError as error:

@@ -157,6 +157,12 @@ def say_privacy(training: TrainingRule, rows: str) -> Iterator[tuple[str, bool]]
         "No measure of rows is shared, because it would have no noise.",
         False,
     )
+    if training.plans == ("travel",):
+        yield (
+            "The accelerator that visits the owners draws the rows, clips, adds the noise and asks each owner's broker "
+            "before it works on a visit's rows: a budget holds only as far as that machine is what it proves to be.",
+            True,
+        )
     if training.privacy_trusts_code:
         yield (
             "The recipe's code reads the rows and could let out more than these sums, without noise: a budget holds only "
@@ -168,8 +174,8 @@ def say_privacy(training: TrainingRule, rows: str) -> Iterator[tuple[str, bool]]
 def say_budget(budget: PrivacyBudget) -> str:
     """How large a budget is, what that means, and who keeps to it."""
     return (
-        f"{budget}. {say_surest(budget.epsilon, budget.delta)} Its owner's broker counts each round on its disk before "
-        "the round begins, over all jobs and later agreements, and refuses one that costs more than is left: training ends then."
+        f"{budget}. {say_surest(budget.epsilon, budget.delta)} Its owner's broker counts each round or visit on its disk before "
+        "it begins, over all jobs and later agreements, and refuses one that costs more than is left: training ends then."
     )
 
 

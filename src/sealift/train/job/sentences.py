@@ -274,7 +274,8 @@ def _say_bounded(fields: Fields) -> str:
     what = "1 number was" if number == 1 else f"{number:,} numbers were"
     return (
         f"{what} larger than the agreed bound of {fields['bound']:g}, of all ranks "
-        "together, and cut to it before they were added"
+        "together, and cut to it before they were added: the model is not quite what the recipe "
+        "computes. Scale large targets and columns, or let the job have a larger sum_bound in [slices]"
     )
 
 

@@ -32,7 +32,7 @@ from sealift.release.agreement.terms import (
 )
 from sealift.release.agreement.training import PrivateSteps, check_parameters
 from sealift.release.files import read_whole
-from sealift.train.plans import PLANS, PlanName
+from sealift.train.plans import PLANS, PlanName, require_measured_by_all
 from sealift.travel.settings import (
     JobSettings,
     RunSettings,
@@ -289,6 +289,7 @@ def check_job(job: JobTable, agreement: VerifiedAgreement) -> None:
     plan = PLANS[job.plan]
     agreement.agreement.require_about(plan.about, f"the job's plan is {plan.name}")
     plan.check_terms(job.settings, agreement.agreement)
+    require_measured_by_all(job.settings, agreement.agreement)
     job.require_recipe(agreement.agreement.code)
     if any(job.servers.addresses.values()):
         check_servers(job.servers, agreement.agreement)

@@ -171,12 +171,16 @@ def open_run(raw: bytes) -> RunReceipt:
     return receipt
 
 
-def demand_of(raw: bytes, verified: VerifiedAgreement, **known: object) -> bytes:
+def demand_of(
+    raw: bytes, verified: VerifiedAgreement, *, costs: bool = True, **known: object
+) -> bytes:
     """Return a receipt of a run that came, if it holds now and says what we have ourselves.
 
     Args:
         raw: As it came.
         verified: The agreement.
+        costs: Whether privacy budgets are compared. Who took part asked the brokers, and
+            spares itself the accountant, which loads for seconds.
         known: Attributes of the receipt as this party has them: ``job`` and others.
 
     Raises:
@@ -187,8 +191,7 @@ def demand_of(raw: bytes, verified: VerifiedAgreement, **known: object) -> bytes
     try:
         receipt = open_run(raw)
         author = _signers(receipt, verified)[0].party
-        # What took part asked the brokers; the accountant loads for seconds, and is for readers.
-        for _checked in verify_run(receipt, verified, costs=False):
+        for _checked in verify_run(receipt, verified, costs=costs):
             pass
         for name, own in known.items():
             if getattr(receipt, name) != own:

@@ -27,6 +27,7 @@ from sealift.release.agreement import (
     Purpose,
     Resource,
 )
+from sealift.release.agreement.phrases import say_list
 from sealift.release.agreement.sums import FEWEST_RANKS
 from sealift.train.loop.measures import numbers_of
 from sealift.train.loop.privacy import require_private
@@ -137,6 +138,27 @@ def _check_choice(
     if why:
         raise UsageError(
             "a held-out measure cannot choose the model", why=why, code="bad-choice"
+        )
+
+
+def require_measured_by_all(settings: JobSettings, agreement: Agreement) -> None:
+    """With sums alone, what chooses a state is told only where every owner holds rows out.
+
+    Raises:
+        UsageError: ``bad-choice``.
+    """
+    training, least = settings.training, agreement.output_rule.metric_rows
+    asks = training.keep == "best" or training.stop_after > 0
+    if settings.slices.sums != "only" or not asks:
+        return
+    parts = [each for each in agreement.resources if each.part == "heldout"]
+    measured = {each.owner for each in parts if each.rows >= least}
+    if without := [each for each in agreement.data_owners if each not in measured]:
+        raise UsageError(
+            "a held-out measure cannot choose the model",
+            why=f'with sums = "only" each owner needs {least} held-out rows or more, which '
+            f'{say_list(without)} does not bring; [slices] sums = "open" does without them',
+            code="bad-choice",
         )
 
 

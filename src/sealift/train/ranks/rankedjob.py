@@ -246,7 +246,12 @@ class RankedJob:
         folder = self.receipts.folder.parent
         verified, job, settings = self.agreement, self.handout.job, self.settings
         held = demand_of(
-            receipt, verified, job=job, settings=settings, accounts=accounts
+            receipt,
+            verified,
+            costs=False,
+            job=job,
+            settings=settings,
+            accounts=accounts,
         )
         path, new = keep_run(folder, held)
         if new:
