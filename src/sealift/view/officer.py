@@ -158,16 +158,22 @@ def _who_saw(run: SeenRun, owner: str) -> Iterator[Child]:
 
 def _what_left(run: SeenRun, owner: str) -> Iterator[Child]:
     rule, agreement = run.agreement.output_rule, run.agreement
-    told = run.numbers.get(owner, 0)
+    # What one's own accelerator shows its owner is more than what others are told.
+    told = 0 if run.reader == "own" else run.numbers.get(owner, 0)
+    only_sums = agreement.training_rule.sums == ("only",)
     if run.reader == "own":
+        reads = "Each can read my update in the part of the model that it adds up."
+        if only_sums:
+            reads = "Each learns the sum of all updates; only all others together learn mine."
         yield (
             "In each round, my accelerator's update, encrypted, to the other owners' "
-            "accelerators. Each can read my update in the part of the model that it adds up."
+            f"accelerators. {reads}"
         )
     if rule.metrics and agreement.training_rule.privacy is None:
         numbers = count(told, "number") if told else "Numbers"
+        whose = "all owners' rows together" if only_sums else "my rows"
         yield (
-            f"{numbers} measured on my rows ({say_list(rule.metrics)}), rounded to "
+            f"{numbers} measured on {whose} ({say_list(rule.metrics)}), rounded to "
             f"{rule.digits} decimal places, each over at least {rule.metric_rows} rows: "
             f"to {SEEN_BY[rule.audience]}."
         )

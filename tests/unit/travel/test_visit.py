@@ -21,7 +21,9 @@ from sealift.ids import Handle, VisitId
 from sealift.release.receipt import verify_receipt
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.accelerator.setup import HostSetup
+from sealift.travel.accelerator.visit import HostedVisit
 from sealift.travel.visit.lease import Purpose
+from sealift.travel.visit.messages import Failed
 from sealift.travel.visit.state import Visit, VisitState
 from tests.sim.visit_parts import FakeClock
 from tests.sim.visit_world import VisitWorld
@@ -217,4 +219,25 @@ def test_a_visit_is_debited_after_its_rows_are_there_and_before_they_are_worked_
     outcome = world.visit("ada")
     assert outcome.reason == "privacy-budget-spent"
     assert (len(world.trained), outcome.receipt) == (1, None)
+    assert all(pool.scrubbed for pool in world.pools)
+
+
+def test_rows_are_not_worked_on_whose_keys_ended_while_the_broker_was_asked(
+    world: VisitWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts, host, setup = list[HostedVisit](), world.host, world.setup
+
+    def noted(*of: Any) -> HostedVisit:
+        hosts.append(host(*of))
+        return hosts[-1]
+
+    def with_debit(*of: Any) -> HostSetup:
+        made = setup(*of)
+        made.debit = lambda stop: hosts[-1].depart(Failed("keys-ended", "revoked"))
+        return made
+
+    monkeypatch.setattr(world, "host", noted)
+    monkeypatch.setattr(world, "setup", with_debit)
+    outcome = world.visit("ada")
+    assert (outcome.reason, outcome.receipt, world.trained) == ("keys-ended", None, [])
     assert all(pool.scrubbed for pool in world.pools)

@@ -190,6 +190,16 @@ def test_an_owners_page_names_parties_and_begins_with_its_own_column() -> None:
     assert "accelerator-2" not in "".join(page.values())
     assert "rows in epoch 2" in page["status"]
     assert page["officer"].index("cleo") < page["officer"].index("ada")
+    # Its own page shows an owner more of its own numbers than others are told.
+    assert "Numbers measured on my rows" in page["officer"]
+    assert "Each can read my update" in page["officer"]
+    masks: dict[str, Any] = {"plans": ("ddp",), "rows": ("owner",), "sync": ("round",)}
+    rule = replace(agreement.training_rule, **masks, sums=("only",))
+    only = replace(agreement, training=rule)
+    masked = drawn(run, seen=replace(seen, agreement=only, own="cleo"))["officer"]
+    assert "only all others together learn mine" in masked
+    assert "Numbers measured on all owners" in masked
+    assert "Each can read my update" not in masked
 
 
 def test_spent_and_left_of_a_privacy_budget_are_drawn_and_what_one_row_risks() -> None:
