@@ -119,9 +119,10 @@ class MaskedSums:
             See ``SealedGroup.all_reduce`` for others.
         """
         unsigned, signed = _KINDS[encoding.bits]
-        if self._codes.nbytes < numbers.size * encoding.bits // 8:
-            self._codes = np.empty(numbers.size * encoding.bits // 32, np.uint32)
-        codes = self._codes.view(unsigned)[: numbers.size]
+        words = numbers.size * encoding.bits // 32
+        if self._codes.size < words:
+            self._codes = np.empty(words, np.uint32)
+        codes = self._codes[:words].view(unsigned)
         whole = codes.view(signed)
         cut = encode_numbers(numbers, encoding, whole)
         add_masks(codes, self._group.rank, self._next_masks(encoding.bits), self._room)

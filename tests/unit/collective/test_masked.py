@@ -104,6 +104,23 @@ def test_the_bits_of_a_sum_depend_on_no_order(algorithm: Algorithm) -> None:
     assert ((a + b) + c != (c + a) + b).any()
 
 
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 33])
+def test_numbers_of_any_count_are_followed_by_wider_ones(size: int) -> None:
+    """An odd count of narrow numbers came before: the room for codes is used again."""
+
+    def work(rank: int, sums: MaskedSums) -> Any:
+        for many, one in ((USUAL, MEASURES), (USUAL, USUAL.wide), (MEASURES, USUAL)):
+            mine = np.full(size, 0.25)
+            sums.add_up(mine, many)
+            assert mine.tolist() == [0.75] * size
+            few = np.full(1, 0.5)
+            sums.add_up(few, one)
+            assert few.tolist() == [1.5]
+        return sums.count_cut()
+
+    assert on_ranks(work) == [0] * RANKS
+
+
 def test_what_is_beyond_the_bound_is_cut_and_counted() -> None:
     def work(rank: int, sums: MaskedSums) -> Any:
         mine = np.array([0.5, 7.0, -(10.0**30), 0.25], np.float32)
