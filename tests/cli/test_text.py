@@ -192,6 +192,7 @@ def test_script(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content)
+        (tmp_path / name).chmod(0o600)  # some are passphrases, which are their owner's
     for step in steps:
         answer = run(step.command)
         assert "Traceback" not in answer.err
