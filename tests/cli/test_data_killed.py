@@ -36,6 +36,8 @@ def identity(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def home(tmp_path: Path, identity: bytes) -> Path:
     (tmp_path / "north.key").write_bytes(identity)
     (tmp_path / "passphrase").write_text("correct horse\n")
+    for name in ("north.key", "passphrase"):
+        (tmp_path / name).chmod(0o600)
     (tmp_path / "s.toml").write_text('[[fields]]\nname = "n"\ndtype = "int64"\n')
     np.savez(tmp_path / "t.npz", n=np.arange(ROWS))
     return tmp_path
