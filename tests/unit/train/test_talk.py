@@ -26,7 +26,7 @@ def emitted() -> set[str]:
     """Every kind in the source, but those of the demo's own processes."""
     found = set[str]()
     for path in SOURCE.rglob("*.py"):
-        if "demo" not in path.parts:
+        if "demo" not in path.relative_to(SOURCE).parts:
             text = path.read_text("utf-8")
             found.update(EMITTED.findall(text))
     return found

@@ -147,10 +147,11 @@ def require_measured_by_all(settings: JobSettings, agreement: Agreement) -> None
     Raises:
         UsageError: ``bad-choice``.
     """
-    training, least = settings.training, agreement.output_rule.metric_rows
+    training = settings.training
     asks = training.keep == "best" or training.stop_after > 0
     if settings.slices.sums != "only" or not asks:
         return
+    least = agreement.output_rule.metric_rows
     parts = [each for each in agreement.resources if each.part == "heldout"]
     measured = {each.owner for each in parts if each.rows >= least}
     if without := [each for each in agreement.data_owners if each not in measured]:
