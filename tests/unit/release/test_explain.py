@@ -458,3 +458,19 @@ def test_all_that_leaves_a_served_model_is_said() -> None:
 
 def test_count() -> None:
     assert [count(n, "row") for n in (0, 1, 2000)] == ["0 rows", "1 row", "2,000 rows"]
+
+
+def test_of_two_machines_the_other_ones_owner_learns_all_of_an_update() -> None:
+    pair = make_consortium(
+        ("ada", "bern"),
+        cell_rows=16,
+        output=replace(OUTPUT, min_holders=2),
+        training=TRAINING,
+        group=GroupRule(2, "owner"),
+    ).agreement
+    all_of_it = "the other one has all of it by subtraction: the sum less its own part"
+    part = "Each machine reads the part that it adds up"
+    for agreement, said, unsaid in ((pair, all_of_it, part), (USUAL, part, all_of_it)):
+        text = " ".join(each.text for each in explain(agreement, "ada"))
+        assert said in text
+        assert unsaid not in text
