@@ -90,14 +90,20 @@ def again(parties: Parties) -> Typed:
     return parties.type("host", *words)
 
 
-def test_owners_stay_and_the_host_changes_its_job(parties: Parties) -> None:
-    ask_for(parties)
+def begin(parties: Parties) -> tuple[Typed, dict[str, Typed]]:
+    """The host's command, and those of owners who stay."""
     host = parties.host("--invite", *OWNERS)
     owners = {}
     for name in OWNERS:
         parties.save(name)
         words = ["join", "invitation.txt", "train.csv", "--heldout", "heldout.csv"]
         owners[name] = parties.type(name, *words, "--stay", answers=YES)
+    return host, owners
+
+
+def test_owners_stay_and_the_host_changes_its_job(parties: Parties) -> None:
+    ask_for(parties)
+    host, owners = begin(parties)
     assert host.end() == 0, host.text[-3000:]
     asked = re.sub(r"\s+", " ", owners["north"].text.replace("sealift: ", ""))
     assert "rate 0.001 to 0.1" in asked
@@ -203,12 +209,7 @@ def test_a_run_with_more_epochs_goes_on_from_the_one_before(parties: Parties) ->
         job.write_text(text)
 
     ask(3)  # a measurement at its end that the longer run does not make
-    host = parties.host("--invite", *OWNERS)
-    owners = {}
-    for name in OWNERS:
-        parties.save(name)
-        words = ["join", "invitation.txt", "train.csv", "--heldout", "heldout.csv"]
-        owners[name] = parties.type(name, *words, "--stay", answers=YES)
+    host, owners = begin(parties)
     assert host.end() == 0, host.text[-3000:]
     asked = re.sub(r"\s+", " ", owners["north"].text.replace("sealift: ", ""))
     assert "its last checkpoint may stay, encrypted" in asked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -33,16 +33,22 @@ WORK = replace(
 PRIVACY = "\n[{table}privacy]\nclip = 1.0\nnoise = 0.6\nbatch = 64\n"
 
 
+def make_private(path: Path, work: Any, plan: Literal["ddp", "travel"]) -> World:
+    """Parties who signed private steps in this plan alone."""
+    made = make_world(path, work, plan=plan)
+    document = made.path / "agreement.toml"
+    text = document.read_text()
+    assert text.count("\nruns = ") == 1
+    text = text.replace("\nruns = ", "\nprivacy_trusts_code = true\nruns = ")
+    text = text.replace('rows = ["owner", "share"]', 'rows = "owner"')
+    document.write_text(text + PRIVACY.format(table="training."))
+    agree_again(made, plans=f'["{plan}"]', sync='["round"]', prepare="false")
+    return made
+
+
 def world(name: str = "ddp-private-world") -> World:
     def make(path: Path) -> None:
-        made = make_world(path, WORK, plan="ddp")
-        document = made.path / "agreement.toml"
-        text = document.read_text()
-        assert text.count("\nruns = ") == 1
-        text = text.replace("\nruns = ", "\nprivacy_trusts_code = true\nruns = ")
-        text = text.replace('rows = ["owner", "share"]', 'rows = "owner"')
-        document.write_text(text + PRIVACY.format(table="training."))
-        agree_again(made, plans='["ddp"]', sync='["round"]', prepare="false")
+        make_private(path, WORK, "ddp")
 
     return World(made_once(name, make))
 
@@ -97,14 +103,7 @@ def test_visits_of_rows_that_travel_are_debited_until_nothing_is_left(
     # Owners' reports load the accountant at the end: as long as a busy machine takes.
     monkeypatch.setattr(roleprocesses, "STOP_S", 120.0)
     whole = replace(WORK, schedule=replace(WORK.schedule, rows_per_visit=4000))
-    of = make_world(tmp_path / "world", whole)
-    document = of.path / "agreement.toml"
-    text = document.read_text()
-    assert text.count("\nruns = ") == 1
-    text = text.replace("\nruns = ", "\nprivacy_trusts_code = true\nruns = ")
-    text = text.replace('rows = ["owner", "share"]', 'rows = "owner"')
-    document.write_text(text + PRIVACY.format(table="training."))
-    agree_again(of, plans='["travel"]', sync='["round"]', prepare="false")
+    of = make_private(tmp_path / "world", whole, "travel")
     owner, one = with_budget(of, 1)
     write_job(of, whole, ONE_BUFFER)
     of.job.write_text(of.job.read_text() + PRIVACY.format(table=""))
@@ -128,9 +127,7 @@ def test_visits_of_rows_that_travel_are_debited_until_nothing_is_left(
 
 def test_a_spent_budget_ends_training_and_the_model_so_far_is_handed_out() -> None:
     """One round of two: the real broker of one owner refuses the second."""
-    of = world(
-        "ddp-budget-world"
-    )  # of its own: its vaults have another agreement in force
+    of = world("ddp-budget-world")  # its vaults have another agreement in force
     owner, one = with_budget(of, 1)
     write_job(of, WORK, ONE_BUFFER, "ddp")
     of.job.write_text(of.job.read_text() + PRIVACY.format(table=""))

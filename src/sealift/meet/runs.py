@@ -33,7 +33,7 @@ from sealift.release.decision import require_run
 from sealift.release.files import read_whole, write_whole
 from sealift.train.job.settings import JobTable, parse_job
 from sealift.train.plans import PLANS
-from sealift.travel.settings import run_terms
+from sealift.travel.settings import JobSettings, run_terms
 from sealift.travel.visit.messages import RUN_RECEIPT_NAME
 
 # Which settings the agreement compares; the rest of a later job is the first one's.
@@ -145,7 +145,7 @@ def chosen_run(recipe: Path, place: PartyFolder) -> MeetingRun:
     for number in range(last.number, 0, -1):
         before = read_run(place, number)
         if before is not None and _computes(before.job) == _computes(asked.job):
-            if _limits(before.job) != _limits(asked.job):
+            if _plain(before.job) != _plain(asked.job):
                 place.say(f"the limits of time are those that {before.file} has")
             return before
     ended = place[last.model].exists()
@@ -154,7 +154,7 @@ def chosen_run(recipe: Path, place: PartyFolder) -> MeetingRun:
     agreement = load_verified(place["agreement.json"]).agreement
     goes_on = ended and _may_go_on(last.job, asked.job)
     if asked.job.training.keep_state:
-        continues = last.job.training.continues or last.job.name if goes_on else ""
+        continues = last.job.training.checkpoints_of(last.job.name) if goes_on else ""
         is_last = asked.number == agreement.training_rule.runs
         text = job_text(
             recipe, name, guests, address, asked.number, kind=kind, continues=continues, is_last=is_last,
@@ -296,14 +296,13 @@ def take_run(place: PartyFolder, told: MeetingRun) -> MeetingRun:
 
 
 def _computes(job: JobTable) -> object:
-    """What decides the bits of a run, whatever its name, and wherever its first epochs are from."""
-    training = replace(job.training, keep_state=False, continues="")
-    return run_terms("", job.plan, replace(job.settings, training=training))
+    """What decides the bits of a run, whatever its name."""
+    return run_terms("", job.plan, _plain(job))
 
 
-def _limits(job: JobTable) -> object:
+def _plain(job: JobTable) -> JobSettings:
     """All settings, but for where the first epochs are from and whether the state is kept."""
-    training = replace(job.settings.training, keep_state=False, continues="")
+    training = replace(job.training, keep_state=False, continues="")
     return replace(job.settings, training=training)
 
 

@@ -81,7 +81,7 @@ def _run(job_file: Path) -> dict[str, int]:
     )
     rank = torchrun_rank(setup, os.environ)
     home, name = setup.folder, setup.job.name
-    first = setup.job.training.continues or name
+    first = setup.job.training.checkpoints_of(name)
     relay_only, places = "relay_only" in said, said.get("dial", "").split()
     for place in places:
         parse_address(place)

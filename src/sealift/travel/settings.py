@@ -86,6 +86,10 @@ class TrainingSettings:
         if self.continues:
             check_name(self.continues, what="training.continues")
 
+    def checkpoints_of(self, job: str) -> str:
+        """Name of the job whose checkpoints a job of that name has: its own, usually."""
+        return self.continues or job
+
     def trained_rows(self, rows: int) -> int:
         """How many of a group's rows are trained on."""
         left_out = rows % self.batch_rows if self.drop_last else 0

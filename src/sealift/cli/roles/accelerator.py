@@ -83,7 +83,7 @@ def run_rank(args: argparse.Namespace, setup: RoleSetup, attester: Attester) -> 
     for place in args.dial:
         parse_address(place)  # whoever mistypes one hears of it now
     home, name = setup.folder, setup.job.name
-    first = setup.job.training.continues or name  # whose checkpoints it goes on from
+    first = setup.job.training.checkpoints_of(name)
     rejoining = Rejoining(setup.job.run.rejoin_s, sink=setup.sink)
     with (
         direct_host_of(args, setup.sink) as direct_host,

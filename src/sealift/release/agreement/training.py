@@ -289,8 +289,9 @@ class TrainingRule:
         measure: Held-out measures that may choose a state, or end training.
         stop_after: Evaluations in turn without a better one after which training ends.
         keep: Which state may be handed out: the last one, or the best that was evaluated.
-        keep_state: Whether a run may leave its last checkpoint sealed, with the shares of
-            its key at the owners' brokers, for a later run with more epochs to go on from.
+        keep_state: Whether a run may leave its last checkpoint sealed, for a later run with
+            more epochs to go on from. Its key stays with the brokers that had it during
+            the run: with rows of one owner on each rank, the first owner's alone.
         max_norm: Largest norm of what a part changes in a round. Where ``max`` is 0 a job
             need not bound it.
         sums: ``only``: a machine learns the sum of what all send, and no part of it.

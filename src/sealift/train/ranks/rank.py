@@ -447,7 +447,7 @@ class Rank:
     ) -> Checkpoints[JobProgress] | None:
         if self._number:
             return None
-        first = settings.training.continues or job
+        first = settings.training.checkpoints_of(job)
         return Checkpoints(
             self._places.state,
             keys.ledger(first),

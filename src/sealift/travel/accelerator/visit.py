@@ -120,9 +120,7 @@ class HostedVisit:
             self._setup.debit(self.offer)  # last: what was debited is used
         except SealiftError as error:
             return self.fail(_forget(error))
-        if (
-            self.departed is not None
-        ):  # its owner's keys ended while the broker was asked
+        if self.departed is not None:  # keys ended while the broker was asked
             return self.fail(self.departed)
         self._timer.end("wait")
         self._timer.begin("train")

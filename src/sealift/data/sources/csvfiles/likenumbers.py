@@ -27,9 +27,8 @@ _SPACED: Final = re.compile(r"\d[ \u00a0\u2009\u202f]\d{3}")
 _IN_BRACKETS: Final = re.compile(r"\(\s*\d[\d.,]*\s*\)")
 _SPACES: Final = str.maketrans(dict.fromkeys("\u00a0\u2009\u202f", " "))
 _MOST_UNITS: Final = 4
-_SURELY_NUMBERS: Final = (
-    10  # different ones, beside so many texts that stand for nothing
-)
+# So many different numbers, beside so few texts, that these may stand for nothing.
+_SURELY_NUMBERS: Final = 10
 _MOST_MARKS: Final = 5
 _UNITS: Final = {
     "%", "‰", "°", "°C", "°F", "kg", "g", "mg", "µg", "μg", "km", "m", "cm", "mm", "l", "L", "ml",
