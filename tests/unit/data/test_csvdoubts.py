@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import as_file, files
 from pathlib import Path
 
 import pyarrow as pa
@@ -166,3 +167,16 @@ def test_a_title_above_the_names_is_one_line(tmp_path: Path) -> None:
         draft_schema([path], NO_OPTIONS)
     assert "delete what stands above the columns' names" in str(caught.value)
     assert len(caught.value.problems) <= 1
+
+
+def test_a_first_line_of_other_length_than_all_rows_is_one_line(tmp_path: Path) -> None:
+    """R leaves the names of rows without a name; scikit-learn's files begin with counts."""
+    written_by_r, wine = tmp_path / "r.csv", files("sklearn.datasets.data")
+    written_by_r.write_text("age,dose\n" + "".join(f"{n},20,0.5\n" for n in range(50)))
+    with as_file(wine / "wine_data.csv") as counted:
+        for path in (written_by_r, counted):
+            with pytest.raises(MalformedError) as caught:
+                draft_schema([path], NO_OPTIONS)
+            assert f"{path.name}, line 1: it has" in str(caught.value)
+            assert "as R writes names of rows" in str(caught.value)
+            assert len(caught.value.problems) <= 1

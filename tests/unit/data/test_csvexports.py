@@ -148,8 +148,11 @@ def test_rows_of_nothing_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a;b\n1;2;\n3;4;\n", "line 2: it has 3 cells"),
-        ("a\tb\n1\t2\t3\n4\t5\t6\n", "line 2: it has 3 cells"),
+        ("a;b\n1;2;\n3;4;\n", "line 1: it has 2 cells, and all lines below have 3"),
+        (
+            "a\tb\n1\t2\t3\n4\t5\t6\n",
+            "line 1: it has 2 cells, and all lines below have 3",
+        ),
         ("a,b\n", "has no rows"),
         (
             "a\n" + "".join(f"text {n}\n" for n in range(99)),

@@ -306,9 +306,15 @@ def _look_at_rows(
             count = f"{len(cells)} cell{'s' if len(cells) != 1 else ''}"
             what = f"line {line}: it has {count}, and the header has {len(header)}"
             said.append((what, "Give every row one cell per column"))
-    if len(header) == 1 and not rows and len(ragged) > 1 and len(sizes) == 1:
-        what = f"line 1: it has 1 cell, and all lines below have {sizes.pop()}"
+    if not rows and len(ragged) > 1 and len(sizes) == 1:
+        cells_below, named = sizes.pop(), len(header)
+        what = f"line 1: it has {named} cell{'s' if named != 1 else ''}, and all lines below have {cells_below}"
         fix = "If it is a title or a note, delete what stands above the columns' names"
+        if named > 1:
+            fix += (
+                "; if the first column has no name, as R writes names of rows, begin line 1 with one; "
+                "if the rows end with a delimiter, remove it"
+            )
         said = [(what, fix)]
     for what, fix in said:
         problems.add(what, fix=fix, code="bad-table")
