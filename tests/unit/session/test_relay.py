@@ -324,8 +324,9 @@ def test_circuits_of_one_name_leave_room_for_others() -> None:
         flooding = stack.enter_context(dial(relay, "hospital-a"))
         called = stack.enter_context(dial(relay, "accelerator"))
         other = stack.enter_context(RelayClient.dial(relay.address, "hospital-b"))
-        for _ in range(registry.circuits):
-            flooding.open("accelerator")
+        opened = [flooding.open("accelerator") for _ in range(registry.circuits)]
+        with pytest.raises(PeerError):  # all of them have come, in their order
+            opened[-1].receive(60)
         assert other.open("accelerator").peer_name == "accelerator"
         heard = [called.accept(60).peer_name for _ in range(MAX_BACKLOG_EACH + 1)]
     assert heard == ["hospital-a"] * MAX_BACKLOG_EACH + ["hospital-b"]
