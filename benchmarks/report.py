@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import TypeVar
 
-from sealift.demo.report.page import this_machine
+from sealift.demo.report import this_machine
 from sealift.errors import UnavailableError
 
 Row = dict[str, str | int | float | bool]

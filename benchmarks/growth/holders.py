@@ -18,8 +18,8 @@ import numpy as np
 from benchmarks.growth.meetings import RECIPE, SCHEMA, names
 from benchmarks.report import BenchReport, Row, start_report
 from sealift.demo.job import DemoTask, TaskSchedule, make_world
-from sealift.demo.roles import run_travel
-from sealift.demo.tasks.task import write_parts
+from sealift.demo.run import run_travel
+from sealift.demo.tasks import write_parts
 
 ROWS: Final = 64
 ROW_BYTES: Final = 2 * 4 + 8

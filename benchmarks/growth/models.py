@@ -28,8 +28,8 @@ from benchmarks.report import BenchReport, Row, start_report
 from sealift.data.schedule.memory import free_memory_bytes
 from sealift.demo.folder import World
 from sealift.demo.job import DemoTask, Plan, TaskSchedule, make_world
-from sealift.demo.roles import run_ddp, run_local, run_travel
-from sealift.demo.tasks.task import write_parts
+from sealift.demo.run import run_ddp, run_local, run_travel
+from sealift.demo.tasks import write_parts
 
 OWNERS: Final = ("north", "east")
 ROWS: Final = 64

@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.outsource.models import DigitsTransformer, digits_cnn, digits_mlp
 from benchmarks.report import BenchReport, Row
-from sealift.demo.tasks.digits import load_images
+from sealift.demo.tasks import load_images
 from sealift.numeric.kernels import best_kernels
 from sealift.numeric.loops import F32, I16
 from sealift.outsource.convert import Route, convert

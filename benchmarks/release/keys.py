@@ -38,7 +38,7 @@ from sealift.demo.holders import PACE_S
 from sealift.demo.job import HEARTBEAT_S as REHEARSED_HEARTBEAT_S
 from sealift.demo.job import make_world, second_act
 from sealift.demo.outcome import BOUND_S
-from sealift.demo.tasks.digits import DIGITS
+from sealift.demo.tasks import DIGITS
 from sealift.errors import IntegrityError, SealiftError
 from tests.guest.rehearsal import RehearsedHost
 

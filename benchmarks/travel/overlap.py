@@ -27,8 +27,8 @@ from sealift.data.sealing import DEFAULT_CELL_ROWS
 from sealift.demo.folder import World
 from sealift.demo.job import DemoTask, TaskSchedule, Travel, make_world, write_job
 from sealift.demo.progress import Progress
-from sealift.demo.roles import run_travel
-from sealift.demo.tasks.task import write_parts
+from sealift.demo.run import run_travel
+from sealift.demo.tasks import write_parts
 from sealift.train.loop.states import Settled, TrainingState
 
 OWNERS: Final = ("north", "east")

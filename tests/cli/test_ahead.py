@@ -17,7 +17,7 @@ from sealift.cli.ahead.dryrun import Checked
 from sealift.cli.main import main
 from sealift.demo.folder import World
 from sealift.demo.job import make_world
-from sealift.demo.tasks.digits import DIGITS
+from sealift.demo.tasks import DIGITS
 from sealift.events import wall_clock
 from sealift.release.agreement.explain import explain
 from sealift.release.agreement.signed import load_signed

@@ -24,7 +24,7 @@ from sealift.attest.tpm.agent import AgentAttester
 from sealift.attest.tpm.evidence import TpmBody
 from sealift.attest.tpm.imalist import parse_list
 from sealift.demo.job import make_world, second_act
-from sealift.demo.tasks.digits import DIGITS
+from sealift.demo.tasks import DIGITS
 from sealift.errors import PolicyError, SealiftError
 from sealift.ids import Digest, Role
 from sealift.release.agreement import ReleaseRule

@@ -12,9 +12,8 @@ import pytest
 
 from sealift.demo.folder import OWNERS, World
 from sealift.demo.job import ONE_BUFFER, make_world, write_job
-from sealift.demo.roles import DemoRun, run_ddp, run_local
-from sealift.demo.run import check_rounds
-from sealift.demo.tasks.digits import DIGITS
+from sealift.demo.run import DemoRun, check_rounds, run_ddp, run_local
+from sealift.demo.tasks import DIGITS
 from sealift.release.agreement.signed import load_verified
 from sealift.release.equip import equip
 from sealift.release.log.heads import read_entries

@@ -16,8 +16,8 @@ from sealift.crypto.identity import load_identity
 from sealift.crypto.keys import TOKEN
 from sealift.demo.folder import OPERATOR, OWNERS, World
 from sealift.demo.job import ONE_BUFFER, make_world, write_job
-from sealift.demo.roles import run_local
-from sealift.demo.tasks.digits import DIGITS
+from sealift.demo.run import run_local
+from sealift.demo.tasks import DIGITS
 from sealift.release.vault.vault import Vault
 from tests.sim.capture import places_of, words_of
 from tests.sim.hosts import Hosts, hosts

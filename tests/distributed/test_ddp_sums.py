@@ -11,9 +11,8 @@ import pytest
 
 from sealift.demo.folder import World
 from sealift.demo.job import ONE_BUFFER, make_world, write_job
-from sealift.demo.roles import DemoRun, run_ddp, run_local
-from sealift.demo.run import check_rounds
-from sealift.demo.tasks.digits import DIGITS
+from sealift.demo.run import DemoRun, check_rounds, run_ddp, run_local
+from sealift.demo.tasks import DIGITS
 from sealift.errors import SealiftError
 from tests.sim.jobworld import agree_again, made_once
 from tests.sim.owners import NOW_S

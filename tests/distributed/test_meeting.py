@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from sealift.codec import encode
-from sealift.demo.tasks.digits import digits_parts
+from sealift.demo.tasks import digits_parts
 from sealift.release.agreement.signed import load_verified
 from sealift.train.output.runfolder import RunName
 from tests.sim.ownaddress import own_address

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.demo.roles import run_travel
+from sealift.demo.run import run_travel
 from sealift.outsource.masked import SHARES
 from sealift.outsource.plain import PlainProducts
 from sealift.train.loop.products import Outsourcing

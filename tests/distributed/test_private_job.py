@@ -11,9 +11,8 @@ import pytest
 from sealift.crypto.identity import load_identity
 from sealift.demo.folder import World
 from sealift.demo.job import ONE_BUFFER, make_world, write_job
-from sealift.demo.roles import DemoRun, run_ddp, run_travel
-from sealift.demo.run import check_rounds
-from sealift.demo.tasks.digits import DIGITS
+from sealift.demo.run import DemoRun, check_rounds, run_ddp, run_travel
+from sealift.demo.tasks import DIGITS
 from sealift.release.accountant import PrivateRound, spent_epsilon
 from sealift.release.agreement.signed import load_signed
 from sealift.release.agreement.training import PrivateSteps

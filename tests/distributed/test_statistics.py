@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.demo.tasks.digits import ROW_BYTES
+from sealift.demo.tasks import ROW_BYTES
 from sealift.errors import UnavailableError
 from sealift.ids import Digest
 from sealift.release.agreement.signed import load_signed, verify

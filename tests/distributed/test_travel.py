@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sealift.demo.folder import World
-from sealift.demo.tasks.digits import ROW_BYTES
+from sealift.demo.tasks import ROW_BYTES
 from sealift.release.agreement.signed import load_signed, verify
 from sealift.train.loop.states import chain_tensors, parse_tensors
 from sealift.train.output.modelfacts import read_facts

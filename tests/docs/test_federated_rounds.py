@@ -11,7 +11,7 @@ import pytest
 
 from sealift.demo.folder import World
 from sealift.demo.job import ONE_BUFFER, make_world, write_job
-from sealift.demo.roles import run_local
+from sealift.demo.run import run_local
 from tests.sim.ddpjobs import WORK, SharedRun, shared_world
 from tests.sim.jobrun import job_run
 from tests.sim.jobworld import made_once

@@ -24,7 +24,7 @@ from sealift.cli.main import run_guarded
 from sealift.demo.command import add_options, show_demo
 from sealift.demo.folder import OWNERS, World
 from sealift.demo.outcome import Revocation
-from sealift.demo.roles import SLOW, started
+from sealift.demo.run import SLOW, started
 from sealift.errors import JobError, PeerError, SealiftError
 from sealift.release.log.entries import Entry
 from sealift.release.log.heads import read_entries

@@ -12,9 +12,9 @@ from sealift.attest.reference import ImaReferences, TpmReferences, TpmRoot
 from sealift.demo.folder import OWNERS
 from sealift.demo.job import make_world, second_act
 from sealift.demo.outcome import BOUND_S, Revocation
-from sealift.demo.report.page import render
-from sealift.demo.tasks.digits import DIGITS
-from sealift.demo.texts import rehearses, say_banner
+from sealift.demo.report import render
+from sealift.demo.tasks import DIGITS
+from sealift.demo.views import rehearses, say_banner
 from sealift.ids import Digest
 from sealift.release.agreement.signed import load_verified
 from sealift.release.broker.messages import HEARTBEAT_MISSING

@@ -14,8 +14,8 @@ from sealift.crypto.identity import load_identity
 from sealift.data.schema.card import read_card
 from sealift.demo.folder import HOST, OPERATOR, World
 from sealift.demo.job import ONE_BUFFER, make_world, write_job
-from sealift.demo.roles import run_local
-from sealift.demo.tasks.digits import DIGITS
+from sealift.demo.run import run_local
+from sealift.demo.tasks import DIGITS
 from sealift.release.agreement.document import compile_document
 from sealift.release.agreement.signed import add_signature, save_signed
 from tests.sim.jobrun import JobRun, Running

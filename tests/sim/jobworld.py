@@ -21,7 +21,7 @@ from sealift.crypto.identity import Identity, load_identity
 from sealift.data.schema.card import read_card
 from sealift.demo.folder import OWNERS, World
 from sealift.demo.job import make_world
-from sealift.demo.tasks.digits import DIGITS
+from sealift.demo.tasks import DIGITS
 from sealift.events import Sink, discard
 from sealift.release.agreement.code import load_bundle
 from sealift.release.agreement.document import compile_document

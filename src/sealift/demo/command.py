@@ -84,9 +84,8 @@ def show_demo(args: argparse.Namespace, host: HostMaker | None = None) -> int:
     from rich.console import Console
 
     from sealift.demo.run import run_demo
-    from sealift.demo.summary import print_summary
     from sealift.demo.tasks import TASKS
-    from sealift.demo.views import open_view
+    from sealift.demo.views import open_view, print_summary
 
     if args.task == "text" and args.plan == "outsource":
         raise UsageError(

@@ -12,7 +12,7 @@ from sealift.demo.folder import OWNERS, World
 from sealift.demo.holders import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
 from sealift.demo.job import HEARTBEAT_S, Plan, Travel
 from sealift.demo.progress import AttackSeen, Progress, VisitSeen, timed_phases
-from sealift.demo.tasks.task import ACCURACY, Sample, Task
+from sealift.demo.tasks import ACCURACY, Sample, Task
 from sealift.release.agreement import Agreement
 from sealift.release.broker.messages import HEARTBEAT_MISSING
 from sealift.release.log.entries import Entry

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sealift.demo.tasks.digits import DIGITS
+from sealift.demo.tasks import DIGITS
 from sealift.errors import SealiftError, UnavailableError
 
 

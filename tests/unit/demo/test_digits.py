@@ -7,7 +7,7 @@ import pytest
 
 from sealift.data.schema.document import load_schema
 from sealift.data.sources.table import open_table
-from sealift.demo.tasks.digits import (
+from sealift.demo.tasks import (
     CLASSES_OF,
     ROW_BYTES,
     digits_parts,
@@ -52,7 +52,7 @@ def test_files_hold_the_rows_of_the_parts(tmp_path: Path) -> None:
 def test_without_scikit_learn_it_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sealift.demo.tasks.digits.find_spec", lambda name: None)
+    monkeypatch.setattr("sealift.demo.tasks.find_spec", lambda name: None)
     with pytest.raises(UnavailableError, match=r"pip install '\.\[demo\]'"):
         digits_parts()
 

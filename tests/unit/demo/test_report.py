@@ -18,10 +18,9 @@ from sealift.demo.holders import REPLAY
 from sealift.demo.job import ONE_BUFFER, Travel
 from sealift.demo.outcome import Outcome, Verdict
 from sealift.demo.progress import AttackSeen, CheckpointSeen, Progress, VisitSeen
-from sealift.demo.report.page import render
-from sealift.demo.tasks.digits import DIGITS
-from sealift.demo.tasks.task import Sample
-from sealift.demo.texts import level_words, say_banner
+from sealift.demo.report import render
+from sealift.demo.tasks import DIGITS, Sample
+from sealift.demo.views import level_words, say_banner
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.terms import Party, ServersRule
 from sealift.train.loop.statistics import Statistic

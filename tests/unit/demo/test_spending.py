@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
+from sealift.demo.details import spend
 from sealift.demo.progress import CheckpointSeen, Progress, VisitSeen
-from sealift.demo.report.times import spend
 
 
 def visit(name: str, began_s: float, marks: str, ended_s: float) -> VisitSeen:

@@ -12,9 +12,8 @@ from rich.console import Console
 from sealift.demo.holders import BEYOND_LEASE, PREVIOUS_KEY
 from sealift.demo.outcome import Outcome
 from sealift.demo.progress import AttackSeen
-from sealift.demo.summary import print_summary
-from sealift.demo.tasks.task import Sample
-from sealift.demo.tasks.text import TEXT
+from sealift.demo.tasks import TEXT, Sample
+from sealift.demo.views import print_summary
 from tests.unit.demo.test_report import outcome
 
 WRITTEN = "\n".join(f"    line {number} of what it writes" for number in range(40))

@@ -14,8 +14,7 @@ from sealift.data.schema.rows import demand_rows
 from sealift.data.sources.table import open_table
 from sealift.demo.folder import OWNERS
 from sealift.demo.job import Travel, make_world
-from sealift.demo.tasks import TASKS
-from sealift.demo.tasks.task import ACCURACY, Metric, Task
+from sealift.demo.tasks import ACCURACY, TASKS, Metric, Task
 from sealift.release.agreement.signed import load_signed, verify
 from sealift.train.job.settings import read_job
 from sealift.train.sandboxed.recipe import Recipe

@@ -11,7 +11,7 @@ import pytest
 
 from sealift.data.schema.document import load_schema
 from sealift.data.sources.table import open_table
-from sealift.demo.tasks.text import (
+from sealift.demo.tasks import (
     PACKAGES_OF,
     ROWS_OF,
     WINDOW,

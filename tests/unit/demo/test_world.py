@@ -8,7 +8,7 @@ import pytest
 
 from sealift.demo.folder import MARK, claimed, remove_secrets
 from sealift.demo.job import make_world
-from sealift.demo.tasks.digits import DIGITS
+from sealift.demo.tasks import DIGITS
 from sealift.errors import UnavailableError, UsageError
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from sealift import codec
 from sealift.data.schema.card import read_card
-from sealift.demo.tasks.digits import ROW_BYTES
+from sealift.demo.tasks import ROW_BYTES
 from sealift.errors import JobError, MalformedError, PolicyError, UsageError
 from sealift.events import Event
 from sealift.release.agreement.signed import load_verified

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.demo.tasks.digits import ROW_BYTES
+from sealift.demo.tasks import ROW_BYTES
 from sealift.errors import JobError, UsageError
 from sealift.release.agreement.signed import load_signed, verify
 from sealift.train.job.settings import check_job, read_job

@@ -1,1 +1,0 @@
-"""The demo's page: one file, no script, nothing from outside."""
