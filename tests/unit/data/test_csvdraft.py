@@ -92,7 +92,7 @@ def test_what_makes_no_field_is_left_out(
     found = draft(tmp_path, x=texts, z=["1"] * len(texts))
     assert found.schema.leave_out == ("x",)
     assert [each["name"] for each in plain(found.schema)] == ["z"]
-    assert why in found.notes[-1]
+    assert any(why in note for note in found.notes)
     check_tables([tmp_path / "t.csv"], found.schema, NO_OPTIONS)
 
 

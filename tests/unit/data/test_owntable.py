@@ -211,7 +211,7 @@ def test_doubt_about_an_encoding_is_said(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "t.csv"
     rows = [f"{row},{DOUBTFUL[encoding][row % 2]}" for row in range(40)]
     path.write_text("a,b\n" + "\n".join(rows) + "\n", encoding)
-    (note,) = draft_schema([path], NO_OPTIONS).notes
+    note, *_ = draft_schema([path], NO_OPTIONS).notes
     assert f'encoding = "{encoding}"' in note
     assert any(word in note for word in DOUBTFUL[encoding])
     right = parse_schema(
@@ -223,7 +223,9 @@ def test_doubt_about_an_encoding_is_said(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "table.toml").write_text(f'encoding = "{encoding}"\n')
     options = SourceOptions(own=own_table_of(path, None))
     assert read(path, right, options)["b"] == [0, 1] * 20
-    assert not draft_schema([path], options).notes[1:]
+    assert not any(
+        "encoding" in each for each in draft_schema([path], options).notes[1:]
+    )
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,18 @@ SOURCES: Final[tuple[TableSource, ...]] = (
     images.SOURCE,
     mapstyle.SOURCE,
 )
+_AS_CSV: Final = "Open it in the program that wrote it, and save the table as CSV"
+_INSTEAD: Final = {
+    **dict.fromkeys((".gz", ".bz2", ".xz", ".zst", ".zip", ".tar"), "Unpack it first"),
+    **dict.fromkeys(
+        (".xlsx", ".xls", ".ods", ".sas7bdat", ".sav", ".dta", ".rds", ".rdata"), _AS_CSV
+    ),
+    **dict.fromkeys((".txt", ".dat"), "If it is a table of text, give it a name that ends in .csv"),
+    **dict.fromkeys(
+        (".json", ".jsonl", ".feather", ".arrow", ".pkl", ".pt", ".h5", ".arff"),
+        "Write it as CSV or Parquet with the program that reads it",
+    ),
+}  # fmt: skip
 BLOCK_BYTES: Final = 1 << 20
 
 T = TypeVar("T")
@@ -209,9 +221,10 @@ def _source_of(place: str) -> TableSource:
         )
     if Path(place).is_dir() and not any(Path(place).iterdir()):
         raise bad_table(f"{place} is an empty folder")
+    kinds = f"Use one of: {'; '.join(source.name for source in SOURCES)}"
     raise UsageError(
         f"{place} is not a kind of table that can be sealed",
-        fix=f"Use one of: {'; '.join(source.name for source in SOURCES)}",
+        fix=_INSTEAD.get(Path(place).suffix.lower(), kinds),
         code="unknown-source",
     )
 
@@ -317,7 +330,7 @@ def _look(source: Path | str, own: OwnTable) -> Structure:
     path = Path(source)
     problems = Problems(path.name)
     structure = look_at(path, problems, own)
-    if not structure.rows:
+    if structure.rows <= len(structure.ragged):
         problems.demand_none()
         raise bad_table(f"{path.name} has no rows")
     return structure

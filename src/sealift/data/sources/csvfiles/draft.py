@@ -44,6 +44,7 @@ from sealift.data.sources.csvfiles.cells import (
     read_cells,
 )
 from sealift.data.sources.csvfiles.cleaning import clean, without_missing
+from sealift.data.sources.csvfiles.doubts import Values, doubt_categories
 from sealift.data.sources.csvfiles.likenumbers import LikeNumbers, look_like_numbers
 from sealift.data.sources.csvfiles.quick import QuickMarks, numbers_of
 from sealift.data.sources.csvfiles.reader import column_names, each_batch
@@ -67,6 +68,7 @@ _CODE = r"^0\d+$"  # no number that somebody counts with is written so
 _WORDS_OF_A_NAME: Final = re.compile(r"[A-Z]+(?![a-z])|[^\W\d_][^\W\d_A-Z]*")
 _IDENTIFIERS: Final = frozenset({"id", "nr", "no", "unnamed"})
 _WITHOUT_NAME: Final = re.compile(r"column \d+")  # as `structure` calls such a one
+_NAMED: Final = 5
 _FLOAT32_MOST: Final = 3.4e38
 _FLOAT32_DIGITS: Final = 7
 _FEW: Final = 1000
@@ -309,6 +311,7 @@ class _Column:
     unsure: bool = False
     unread: int = 0
     repeated: bool = False  # a value within a block; known of identifiers' names alone
+    values: Values = field(default_factory=Values)
 
     @property
     def filled(self) -> int:
@@ -332,6 +335,7 @@ class _Column:
         self.unsure |= more.unsure
         self.unread += more.unread
         self.repeated |= more.repeated
+        self.values.add(more.values)
 
     @property
     def is_named_identifier(self) -> bool:
@@ -367,8 +371,10 @@ class _Column:
         self.numbers += counted(numbers)
         if count(numbers):
             values = read_cells(texts, Field("x", "float64", finite=False)).numbers
-            finite = np.abs(values[np.isfinite(values)])
-            self.highest = max(self.highest, float(finite.max(initial=0.0)))
+            finite = np.isfinite(values) & mask(numbers)
+            self.values.look(values[finite], times[finite])
+            largest = np.abs(values[finite]).max(initial=0.0)
+            self.highest = max(self.highest, float(largest))
             self.digits = max(self.digits, _most_digits(texts.filter(numbers)))
             self.codes += counted(pc.match_substring_regex(texts, _CODE))
         if dated := counted(pc.match_substring_regex(texts, _DATED)):
@@ -392,6 +398,7 @@ class _Column:
         self.empty += len(column) - len(texts)
         self.numbers += len(texts)
         self.highest = max(self.highest, float(np.abs(values.astype(float)).max()))
+        self.values.look(values)
         self.unread += len(column)
         if self.is_named_identifier:
             self.repeated |= len(np.unique(values)) < len(values)
@@ -436,6 +443,13 @@ class _Column:
             return True
         return self.unread > 0 and (self.numbers < most or self.codes > 0)
 
+    @property
+    def _are_truths(self) -> bool:
+        """Whether some programs wrote true and false, and others 1 and 0."""
+        if not self.truths or self.unread or self.texts is None:
+            return False
+        return {*map(str.lower, self.texts)} <= {*_TRUTHS, "0", "1"}
+
     def fits(self, dtype: str, rules: CellRules) -> bool:
         """Whether every cell is surely what ``kind`` says."""
         if rules.categories:
@@ -452,7 +466,7 @@ class _Column:
     def kind(self) -> tuple[str, CellRules]:
         """Its dtype and rules; ``""`` and a rule without meaning if it has none."""
         most = 0.9 * self.filled
-        if self.filled and self.truths >= most:
+        if (self.filled and self.truths >= most) or self._are_truths:
             return "bool", NO_RULES
         whole = self.integers >= most and self.integers == self.numbers
         if self.filled and whole and not self.codes:
@@ -493,6 +507,14 @@ class _Column:
             return "its dates have two possible formats: write a field with date = ..."
         if 2 * self.dated >= self.filled:
             return "its values look like dates: write a field with date = ..."
+        if self.repeated and self.texts is None:
+            return (
+                f"it has more than {MOST_CATEGORIES} different texts; to use it all the same, write a field "
+                "with its categories"
+            )
+        odd = [each for each in self.texts or () if not each.isprintable()]
+        if odd and 2 * len(self.texts or ()) <= self.filled:
+            return f"{odd[0][:40]!r} has a character that cannot be seen; delete it"
         return "it has mostly different texts, or more than 50"
 
     def _forms(self) -> list[str]:
@@ -526,6 +548,7 @@ def draft_from_texts(
     said += filter(None, (_doubt_header(each) for each in structures))
     fields: list[Field] = []
     left_out, taken = [], set[str]()
+    with_empty: list[str] = []
     units: dict[str, None] = {}
     for column in columns:
         dtype, rules = column.kind()
@@ -540,19 +563,13 @@ def draft_from_texts(
             continue
         if like is not None:
             said.append(f"{column.name}: categories, although {_why_not(column, like)}")
-        if dtype == "int64" and not rules.of_text and column.is_identifier:
-            said.append(
-                f"{column.name}: looks like an identifier, because its values are all "
-                "different; if it is one, add it to leave_out"
-            )
-        if len(rules.categories) == 1 and not column.empty:
-            said.append(
-                f"{column.name}: the same text in every row, from which nothing is learned; "
-                "list the other categories if other owners have some, or leave it out"
-            )
+        doubts = _doubts(column, dtype, rules, taken)
+        said += [f"{column.name}: {each}" for each in doubts]
+        with_empty += [column.name] if column.empty and not rules.categories else []
         plain &= column.fits(dtype, rules)
         fields += _with_empty(column, dtype, rules, taken)
         taken.update(each.name for each in fields[-2:])
+    said += _said_empty(with_empty)
     wide = {each.name for each in columns if each.wide}
     whole = gather(fields, wide, options.vectors)
     said += whole.notes
@@ -562,12 +579,53 @@ def draft_from_texts(
             f"{len(whole.fields):,} columns would become fields",
             why=f"a schema may have 1 to {MAX_FIELDS}",
             fix=_suggest_vector(whole.fields)
+            or _one_column(structures)
             or "Write a schema with the columns that you need, and name the others in leave_out",
             code="bad-schema",
             problems=notes if not whole.fields else (),
         )
     schema = Schema(whole.fields, leave_out=tuple(left_out))
     return Draft(schema, notes, plain, tuple(units))
+
+
+def _doubts(
+    column: _Column, dtype: str, rules: CellRules, taken: set[str]
+) -> Iterator[str]:
+    """What may be meant by a column that becomes a field."""
+    if rules.categories:
+        yield from doubt_categories(rules.categories, field_name(column.name, taken))
+        if len(rules.categories) == 1 and not column.empty:
+            yield (
+                "the same text in every row, from which nothing is learned; list the other categories if "
+                "other owners have some, or leave it out"
+            )
+    elif dtype == "int64" and column.is_identifier:
+        yield (
+            "looks like an identifier, because its values are all different; if it is one, add it to "
+            "leave_out"
+        )
+    elif not rules.date:
+        yield from column.values.doubts(column.filled)
+
+
+def _said_empty(names: Sequence[str]) -> Iterator[str]:
+    """That empty cells of these columns become a number, if there are any."""
+    if names:
+        shown = ", ".join([*names[:_NAMED], *(["..."] if names[_NAMED:] else [])])
+        yield (
+            f"empty cells of {shown} become 0, and a field beside each says where; a row without its label "
+            "does not belong in the table"
+        )
+
+
+def _one_column(structures: Sequence[Structure]) -> str:
+    """What to do where a whole row seems to be one cell; "" where it does not."""
+    if len(structures[0].header) > 1:
+        return ""
+    return (
+        "If its rows have several cells, write commas, semicolons, tabs or bars between them, and delete "
+        "what stands above the columns' names"
+    )
 
 
 def _doubt_header(structure: Structure) -> str:

@@ -256,6 +256,13 @@ def _demand_text(path: Path) -> None:
     """
     with path.open("rb") as stream:
         start = stream.read(64)
+        stream.seek(max(0, path.stat().st_size - 1))
+        end = stream.read(1)
+    if end == b"\x1a":
+        raise bad_table(
+            f"{path.name} ends with the character 0x1A, which old programs write at the end of files",
+            fix="Delete its last character",
+        )
     for mark, (kind, fix) in _NO_TEXT.items():
         if start.startswith(mark):
             raise bad_table(f"{path.name} is {kind}, and no text", fix=fix)
@@ -272,7 +279,11 @@ def _demand_text(path: Path) -> None:
 
 def _header(cells: list[str], source: str) -> tuple[str, ...]:
     names = enumerate(cells, 1)
-    header = tuple(name.strip() or f"column {place}" for place, name in names)
+    # A second mark of UTF-8, and spaces of no width, are no part of a name.
+    header = tuple(
+        name.strip().strip("\ufeff\u200b").strip() or f"column {place}"
+        for place, name in names
+    )
     if not header:
         raise bad_table(f"{source} is empty", fix="Begin the file with a header row")
     if header[0].startswith("sep="):
@@ -306,9 +317,10 @@ def _look_at_rows(
             count = f"{len(cells)} cell{'s' if len(cells) != 1 else ''}"
             what = f"line {line}: it has {count}, and the header has {len(header)}"
             said.append((what, "Give every row one cell per column"))
-    if not rows and len(ragged) > 1 and len(sizes) == 1:
+    if len(ragged) > 1 and len(sizes) == 1 and (not rows or rows < len(ragged) > 3):
         cells_below, named = sizes.pop(), len(header)
-        what = f"line 1: it has {named} cell{'s' if named != 1 else ''}, and all lines below have {cells_below}"
+        which = "most" if rows else "all"
+        what = f"line 1: it has {named} cell{'s' if named != 1 else ''}, and {which} lines below have {cells_below}"
         fix = "If it is a title or a note, delete what stands above the columns' names"
         if named > 1:
             fix += (
