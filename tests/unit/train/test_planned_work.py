@@ -28,6 +28,7 @@ from sealift.travel.settings import (
     TravelSettings,
     training_rule_of,
 )
+from tests.unit.train.test_private_jobs import TERMS
 from tests.worlds.consortium import OUTPUT, make_consortium
 
 AGREEMENT = make_consortium(("ada", "bern"), cell_rows=4).agreement
@@ -110,6 +111,54 @@ def test_what_no_run_could_reach_is_refused(
     except SealiftError as error:
         found = error.code
     assert found == code
+
+
+def test_a_buffer_that_cuts_a_private_table_is_refused_before_anybody_signs() -> None:
+    whole = max(each.total_bytes for each in AGREEMENT.resources)
+    one_cell = max(each.longest_cell_bytes for each in AGREEMENT.resources)
+    for buffer_bytes, mixed, code in (
+        (whole, False, ""), (one_cell, False, "privacy-not-enforced"),
+        (3 * whole, True, "privacy-not-enforced"),
+    ):  # fmt: skip
+        travel = TravelSettings(buffer_bytes=buffer_bytes, mixed=mixed)
+        settings = JobSettings(
+            training=TrainingSettings(epochs=1, batch_rows=TERMS.batch),
+            travel=travel,
+            privacy=TERMS,
+        )
+        agreement = agreement_for(settings)
+        training = replace(agreement.training_rule, privacy_trusts_code=True)
+        agreement = replace(agreement, training=training)
+        assert _code_of(settings, agreement) == code
+
+
+@pytest.mark.parametrize(("stop_after", "code"), [(0, ""), (2, "bad-choice")])
+def test_a_job_that_keeps_its_state_does_not_end_early(
+    stop_after: int, code: str
+) -> None:
+    training = TrainingSettings(
+        epochs=4,
+        evaluate_every=1,
+        keep_state=True,
+        keep="best",
+        measure="accuracy",
+        stop_after=stop_after,
+    )
+    owners = len(AGREEMENT.data_owners)
+    settings = JobSettings(training=training, slices=SlicesSettings(count=owners))
+    agreement = agreement_for(settings, "ddp")
+    runs = replace(agreement.training_rule, runs=3)
+    assert _code_of(settings, replace(agreement, training=runs), "ddp") == code
+
+
+def _code_of(
+    settings: JobSettings, agreement: Agreement, plan: PlanName = "travel"
+) -> str:
+    try:
+        PLANS[plan].check_terms(settings, agreement)
+    except SealiftError as error:
+        return error.code
+    return ""
 
 
 def test_a_plan_that_no_receipt_could_name_is_refused() -> None:

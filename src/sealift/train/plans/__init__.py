@@ -30,7 +30,7 @@ from sealift.release.agreement import (
 from sealift.release.agreement.phrases import say_list
 from sealift.release.agreement.sums import FEWEST_RANKS
 from sealift.train.loop.measures import numbers_of
-from sealift.train.loop.privacy import require_private
+from sealift.train.loop.privacy import require_private, require_whole_tables
 from sealift.travel.accelerator.rules import check_cargo
 from sealift.travel.settings import JobSettings, TrainingSettings, require_agreed
 from sealift.travel.visit.lease import check_seconds
@@ -106,8 +106,19 @@ def _check_training(
             why="the agreement allows one run; `runs` in [agreed] of the job allows more",
             code="bad-choice",
         )
+    if training.keep_state and training.stop_after:
+        raise UsageError(
+            "the job keeps its state for a later run (training.keep_state) and may end early "
+            "(training.stop_after)",
+            why="no run can go on from one that decided itself when to end",
+            fix="Leave out one of the two",
+            code="bad-choice",
+        )
     if travel.asked_bytes:
         check_buffer(agreement.resources, travel.asked_bytes)
+    if plan == "travel":
+        work = PlannedWork.of(settings, agreement.resources)
+        require_whole_tables(agreement, work.batches)
     check_seconds(settings.run.lease_s, agreement.travel_rule.lease_s)
     check_cargo(travel, agreement.travel_rule)
     require_planned(settings, agreement)
