@@ -96,7 +96,10 @@ def _add_seal(verbs: Any) -> None:
     parser.add_passphrase()
     parser.add_path("-o", "--out", default=Path(), metavar="DIR", help="default: .")
     parser.add_argument(
-        "--record-bytes", type=int, default=1 << 20, metavar="N", help="default: 1 MiB"
+        "--record-bytes",
+        type=int,
+        metavar="N",
+        help="default: 1 MiB; for rows of 64 KiB or more the fewest whole rows",
     )
     parser.add_argument(
         "--cell-rows",

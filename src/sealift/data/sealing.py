@@ -41,6 +41,8 @@ from sealift.release.agreement import Part, Resource
 
 MAX_SHARDS: Final = 256
 DEFAULT_CELL_ROWS: Final = 64
+LARGE_ROW_BYTES: Final = 64 << 10
+_MOST_SMALL: Final = 1 << 20  # records of large rows: a card has a digest of each
 PARTS: Final = tuple(part for part in get_args(Part) if part != "model")
 
 Cards = tuple[ResourceCard, ...]
@@ -67,7 +69,7 @@ def seal_table(
     owner: str,
     key: SecretKey,
     out_dir: Path,
-    record_bytes: int = DEFAULT_RECORD_BYTES,
+    record_bytes: int | None = None,
     cell_rows: int = DEFAULT_CELL_ROWS,
     keep: Keep = _not_kept,
     kept: Kept = _none_was_kept,
@@ -129,7 +131,7 @@ def seal_shards(
     out_dir: Path,
     options: SourceOptions = NO_OPTIONS,
     schema_file: bool = False,
-    record_bytes: int = DEFAULT_RECORD_BYTES,
+    record_bytes: int | None = None,
     cell_rows: int = DEFAULT_CELL_ROWS,
     keep: Keep = _not_kept,
     kept: Kept = _none_was_kept,
@@ -151,9 +153,9 @@ def seal_shards(
         _check_words(each, part, owner)
     check_cell_rows(cell_rows)
     table = open_table(source, schema, options, checked=False)
-    record_bytes = record_bytes_for(schema.row_bytes, about=record_bytes)
-    job = _Sealing(part, owner, record_bytes, cell_rows)
     shares = _shares(table.rows, len(keys))
+    size = record_bytes_for(schema.row_bytes, about=record_bytes, rows=max(shares))
+    job = _Sealing(part, owner, size, cell_rows)
     final = list(_all_paths(out_dir, name, keys, schema_file=schema_file))
     with staged(out_dir, name, kept) as folder:
         folder.demand_free(iter(final))
@@ -255,7 +257,7 @@ def shard_names(name: str, count: int) -> list[str]:
     return [f"{name}-{number:0{digits}}" for number in range(count)]
 
 
-def record_bytes_for(row_bytes: int, *, about: int = DEFAULT_RECORD_BYTES) -> int:
+def record_bytes_for(row_bytes: int, *, about: int | None = None, rows: int = 0) -> int:
     """The record size nearest below ``about`` that holds whole rows.
 
     A record of whole rows can be visited alone. Where no record size up to 4 MiB does,
@@ -263,12 +265,14 @@ def record_bytes_for(row_bytes: int, *, about: int = DEFAULT_RECORD_BYTES) -> in
 
     Args:
         row_bytes: Bytes of a row.
-        about: Bytes, from 64 to 4 MiB.
+        about: Bytes, from 64 to 4 MiB. None for 1 MiB, and where rows are large for the
+            fewest whole rows: whoever reads one of them has to open all its record.
+        rows: How many there are.
 
     Raises:
         UsageError: if ``about`` is outside these limits.
     """
-    if not MIN_RECORD_BYTES <= about <= MAX_RECORD_BYTES:
+    if about is not None and not MIN_RECORD_BYTES <= about <= MAX_RECORD_BYTES:
         raise UsageError(
             f"a record must have {MIN_RECORD_BYTES:,} to {MAX_RECORD_BYTES:,} bytes, not {about:,}",
             fix="Leave it out to use 1 MiB",
@@ -276,7 +280,9 @@ def record_bytes_for(row_bytes: int, *, about: int = DEFAULT_RECORD_BYTES) -> in
     unit = math.lcm(row_bytes, RECORD_ALIGNMENT_BYTES)
     if unit > MAX_RECORD_BYTES:
         unit = RECORD_ALIGNMENT_BYTES
-    return max(about // unit, 1) * unit
+    elif about is None and row_bytes >= LARGE_ROW_BYTES and rows <= _MOST_SMALL:
+        return unit
+    return max((about or DEFAULT_RECORD_BYTES) // unit, 1) * unit
 
 
 def _all_paths(

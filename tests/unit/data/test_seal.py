@@ -202,6 +202,23 @@ def test_records_hold_whole_rows(row_bytes: int, about: int) -> None:
 
 def test_rows_too_large_for_a_record_cross_records() -> None:
     assert record_bytes_for((4 << 20) + 8, about=1000) == 992
+    assert record_bytes_for((4 << 20) + 8) == 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "rows", "size"),
+    [
+        (64 << 10, 1000, 64 << 10),
+        (150_528, 1000, 150_528),
+        (150_536, 1000, 4 * 150_536),  # a record is a multiple of 32 bytes
+        ((64 << 10) - 32, 1000, 16 * ((64 << 10) - 32)),
+        (150_528, 1 << 21, 6 * 150_528),  # a card would have too many digests
+    ],
+)
+def test_a_large_row_is_opened_without_others(
+    row_bytes: int, rows: int, size: int
+) -> None:
+    assert record_bytes_for(row_bytes, rows=rows) == size
 
 
 @pytest.mark.parametrize("about", [0, 63, (4 << 20) + 1])

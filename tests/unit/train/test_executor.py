@@ -56,7 +56,7 @@ def test_a_process_that_does_not_start_is_ended(
     assert executor._process.poll() is not None
 
 
-def failing(says: str) -> Any:
+def failing(says: str, then: str = "sys.exit(1)") -> Any:
     """A process that says something and ends, in the place of the one that forks workers."""
 
     def start(
@@ -64,7 +64,7 @@ def failing(says: str) -> Any:
     ) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            program = f"import sys; sys.stderr.write({says!r}); sys.exit(1)"
+            program = f"import sys, time; sys.stderr.write({says!r}); {then}"
             return subprocess.Popen([sys.executable, "-c", program], stderr=said), ours
 
     return start
@@ -96,6 +96,19 @@ def test_a_process_that_ends_before_a_recipe_says_why(
     ):
         assert executor.sandbox
     assert (caught.value.code, caught.value.why) == ("recipe-killed", shown)
+
+
+def test_a_process_that_does_not_report_in_time_is_not_said_to_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_start", failing("", "time.sleep(3600)"))
+    for name in ("START_S", "FAREWELL_S"):
+        monkeypatch.setattr(module, name, 0.1)
+    with (
+        RecipeExecutor({"recipe.py": b""}, "recipe.py") as executor,
+        pytest.raises(JobError, match=r"not be started within 0\.1 s; the machine"),
+    ):
+        assert executor.sandbox
 
 
 @pytest.mark.distributed
