@@ -32,7 +32,13 @@ WORK = replace(
 PRIVACY = "\n[{table}privacy]\nclip = 1.0\nnoise = 0.6\nbatch = 64\n"
 
 
-def make_private(path: Path, work: Any, plan: Literal["ddp", "travel"]) -> World:
+def make_private(
+    path: Path,
+    work: Any,
+    plan: Literal["ddp", "travel"],
+    more: str = "",
+    **changes: str,
+) -> World:
     """Parties who signed private steps in this plan alone."""
     made = make_world(path, work, plan=plan)
     document = made.path / "agreement.toml"
@@ -40,8 +46,9 @@ def make_private(path: Path, work: Any, plan: Literal["ddp", "travel"]) -> World
     assert text.count("\nruns = ") == 1
     text = text.replace("\nruns = ", "\nprivacy_trusts_code = true\nruns = ")
     text = text.replace('rows = ["owner", "share"]', 'rows = "owner"')
-    document.write_text(text + PRIVACY.format(table="training."))
-    agree_again(made, plans=f'["{plan}"]', sync='["round"]', prepare="false")
+    document.write_text(text + PRIVACY.format(table="training.") + more)
+    changes = {"sync": '["round"]', "prepare": "false"} | changes
+    agree_again(made, plans=f'["{plan}"]', **changes)
     return made
 
 
@@ -69,6 +76,28 @@ def test_three_ranks_tell_no_number_over_rows() -> None:
     assert verdict.failures == []
     _of, again, _told = run("-again")
     assert again.result["weights"] != found.result["weights"]  # of one seed
+
+
+def test_three_ranks_share_the_noise_of_their_steps() -> None:
+    """What two of them add is all of it; the sum of a step is all that leaves."""
+
+    def make(path: Path) -> None:
+        steps = {"sync": '["step"]', "sums": '["only"]', "slices": "3"}
+        make_private(path, WORK, "ddp", "honest_ranks = 2\n", **steps)
+
+    of = World(made_once("ddp-shared-noise", make)).again("-run")
+    write_job(of, WORK, ONE_BUFFER, "ddp")
+    text = of.job.read_text() + PRIVACY.format(table="") + "honest_ranks = 2\n"
+    of.job.write_text(
+        text.replace("[slices]", '[slices]\nsync = "step"\nsums = "only"')
+    )
+    found = run_ddp(of, lambda progress, event: None)
+    assert found.result["metrics"] == {}
+    assert check_rounds(of, found, now=lambda: NOW_S).failures == []
+    receipt = open_run((of.run / "receipt.json").read_bytes())
+    terms = private_terms(receipt.agreement.agreement, receipt.manifest.visits)
+    assert terms is not None
+    assert "1 other ranks, which added their parts" in " ".join(terms.say())
 
 
 def with_budget(of: World, rounds: int) -> tuple[str, PrivateRound]:

@@ -31,6 +31,7 @@ from sealift.crypto.hash import content_hash
 from sealift.crypto.keys import KEY_BYTES, Label, SecretKey, derive
 from sealift.crypto.keystream import MAX_BYTES, Keystream
 from sealift.errors import IntegrityError, JobError, UsageError
+from sealift.numeric.gaussian import draw_discrete_gaussian
 from sealift.release.agreement.sums import COUNTS, SumEncoding
 
 _PAIR: Final = struct.Struct(">BBQ")  # the earlier rank, the later one, the round
@@ -54,6 +55,7 @@ class MaskedSums:
         encoding.require_fit(group.world)
         self.encoding: Final = encoding
         self.world: Final = group.world
+        self.exchange: Final = group.exchange
         self._group = group
         self._pairs: dict[int, SecretKey] = {}
         self._round = self._number = self._cut = 0
@@ -103,7 +105,12 @@ class MaskedSums:
         self._room[:] = 0
 
     def add_up(
-        self, numbers: Array, encoding: SumEncoding, algorithm: Algorithm | None = None
+        self,
+        numbers: Array,
+        encoding: SumEncoding,
+        algorithm: Algorithm | None = None,
+        *,
+        variance: int = 0,
     ) -> None:
         """The sum of everybody's, in place; what was beyond the bound is cut and counted.
 
@@ -111,6 +118,9 @@ class MaskedSums:
             numbers: One row of float32, float64 or int64, as many on every rank.
             encoding: The same on every rank.
             algorithm: As in ``SealedGroup.all_reduce``.
+            variance: Of the discrete Gaussian noise that this rank adds to each whole number
+                before it is masked; 0 adds none. What was cut is then not counted: the
+                count would have no noise.
 
         Raises:
             JobError: ``not-finite``, before anything is sent.
@@ -125,10 +135,12 @@ class MaskedSums:
         codes = self._codes[:words].view(unsigned)
         whole = codes.view(signed)
         cut = encode_numbers(numbers, encoding, whole)
+        if variance:
+            whole += draw_discrete_gaussian(whole.size, variance)
         add_masks(codes, self._group.rank, self._next_masks(encoding.bits), self._room)
         self._room[:] = 0
         self._group.all_reduce(codes, Reduction.SUM, algorithm)
-        self._cut += cut
+        self._cut += 0 if variance else cut
         largest = encoding.largest(self._group.world)
         if whole.size and (whole.max() > largest or whole.min() < -largest):
             raise IntegrityError(

@@ -485,3 +485,38 @@ def test_numbers_are_rounded_to_the_nearest() -> None:
     out = np.empty(4, np.int32)
     assert encode_numbers(numbers, SumEncoding(1.5, 1, 32), out) == 1
     assert out.tolist() == [0, 2, -2, 3]
+
+
+def test_each_rank_adds_its_part_of_the_noise_to_what_it_sends() -> None:
+    """The last one adds none, and the others' parts are what the agreement counts on."""
+    count, part = 100_000, 1 << 40
+
+    def work(rank: int, sums: MaskedSums) -> Any:
+        found = list[Any]()
+        for _ in range(2):
+            mine = np.full(count, rank, np.int64)
+            sums.add_up(mine, COUNTS, variance=0 if rank == RANKS - 1 else part)
+            found.append(mine)
+        return found
+
+    told = on_ranks(work)
+    first, second = told[0]
+    assert all((each[0] == first).all() for each in told)
+    for found in (first, second):
+        noise = (found - sum(range(RANKS))) / np.sqrt((RANKS - 1) * part)
+        assert abs(noise.mean()) < 8 / np.sqrt(count)
+        assert abs((noise**2).mean() - 1) < 8 * np.sqrt(2 / count)
+    assert (
+        abs(((first - second) ** 2).mean() / (4 * part) - 1) < 0.1
+    )  # noise of its own
+
+
+def test_how_many_were_cut_is_not_told_of_sums_with_noise() -> None:
+    """The count has none."""
+
+    def work(rank: int, sums: MaskedSums) -> Any:
+        mine = np.full(8, 1 << 60, np.int64)
+        sums.add_up(mine, COUNTS, variance=16)
+        return sums.count_cut()
+
+    assert on_ranks(work) == [0] * RANKS

@@ -25,6 +25,7 @@ from sealift.release.agreement.successors import own_part, verify_line
 from sealift.release.agreement.terms import GRAPH_ENTRY, GRAPH_FILES
 from sealift.release.agreement.training import (
     LIMITS,
+    ROW_UNITS,
     SETTINGS,
     ParameterRule,
     PrivateSteps,
@@ -120,12 +121,48 @@ def test_private_steps_are_compared_as_a_whole() -> None:
     [
         *((name, bad) for name in ("clip", "noise") for bad in (0, -1, 1e-7, 1e-160, math.inf, math.nan)),
         *(("batch", bad) for bad in (0, -1, (1 << 20) + 1)),
+        *(("honest_ranks", bad) for bad in (-1, 1, 16)),
     ],
 )  # fmt: skip
 def test_private_steps_that_make_no_sense_are_refused(name: str, value: float) -> None:
     with pytest.raises(MalformedError) as caught:
         replace(PRIVATE, **{name: value})
     assert (caught.value.code, caught.value.field) == ("bad-privacy", name)
+
+
+SHARED = replace(
+    TIGHT, privacy=replace(PRIVATE, honest_ranks=2), sync=("step",), sums=("only",),
+    max_norm=Between(0, 0), slices=Between(3, 3),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sync": ("round",)},
+        {"sums": ("open",)},
+        {"sums": ("open", "only")},
+        {"slices": Between(2, 3)},  # each of two knows its own part
+        {"slices": Between(3, 3), "privacy": replace(PRIVATE, honest_ranks=3)},
+        {"privacy": PRIVATE},
+    ],
+)
+def test_noise_is_shared_only_where_enough_ranks_add_up_masked_steps(
+    changes: dict[str, Any],
+) -> None:
+    SHARED.require_shown_rows(16)  # a sum over few rows has noise
+    assert decode(TrainingRule, encode(SHARED)) == SHARED
+    with pytest.raises(MalformedError) as caught:
+        replace(SHARED, **changes)
+    assert caught.value.code == "bad-agreement"
+
+
+def test_the_parts_of_the_honest_ranks_come_to_all_of_the_noise() -> None:
+    for noise, honest in ((1.1, 2), (1e-6, 15), (1e6, 3)):
+        steps = replace(PRIVATE, noise=noise, honest_ranks=honest)
+        whole = (noise * ROW_UNITS) ** 2
+        assert whole <= honest * steps.part <= whole * (1 + 1e-9) + honest
+        assert steps.part >= 16  # so many parts are as one of their whole variance
 
 
 @pytest.mark.parametrize(

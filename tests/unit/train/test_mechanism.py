@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from sealift.errors import JobError, UsageError
 from sealift.release.agreement.training import PrivateSteps
+from sealift.train.loop.buckets import Bucket, Trained
 from sealift.train.loop.faults import REASONS
 from sealift.train.loop.tasks import SliceId, SliceTask, Together
 from sealift.train.sandboxed import mechanism, privatesteps
@@ -25,6 +27,7 @@ from sealift.train.sandboxed.mechanism import (
     draw_rows,
     room_for,
 )
+from sealift.train.sandboxed.privatesteps import SharedNoise
 from sealift.train.sandboxed.training import Training
 from tests.unit.train.recipes import LIGHTNING, PLAIN, SETTINGS, load, table
 
@@ -121,6 +124,57 @@ def test_a_rows_gradient_is_clipped_over_all_parameters_together() -> None:
     add_clipped(found, torch.tensor([True, True]), 1.0, totals)
     assert totals["a"].tolist() == pytest.approx([0.6 + 0.3, 0.0])
     assert float(totals["b"]) == pytest.approx(0.8 + 0.4)
+
+
+def test_in_units_no_rows_norm_is_above_the_clip() -> None:
+    """Cut towards zero, a row alone and a row beside others: what it adds is the same."""
+    generator = torch.Generator().manual_seed(1)
+    rows = torch.randn(64, 1000, generator=generator)
+    alone = torch.zeros(1000, dtype=torch.float64)
+    for each in (rows[:1], rows[:1] * 1e-3, rows[:1] * 1e9):
+        alone.zero_()
+        one = torch.tensor([True])
+        add_clipped({"a": each}, one, 0.5, {"a": alone}, units=1 << 24)
+        assert bool((alone == alone.round()).all())
+        assert float(alone.norm()) <= 1 << 24
+        expected = min(0.5, float(each.double().norm())) / 0.5 * (1 << 24)
+        assert float(alone.norm()) == pytest.approx(expected, rel=1e-4)
+    beside, without = (torch.zeros(1000, dtype=torch.float64) for _ in range(2))
+    for totals, counted in ((beside, 64), (without, 63)):
+        counts = torch.arange(64) < counted
+        add_clipped({"a": rows}, counts, 0.5, {"a": totals}, units=1 << 24)
+    assert float((beside - without).norm()) <= 1 << 24
+
+
+def test_ranks_that_share_the_noise_step_by_the_mean_of_all_ranks() -> None:
+    """The parent is asked for each sum, also when this rank's own rows are used up."""
+    asked = list[Tensor]()
+
+    class Parent:
+        def begin_sums(self, trained: Trained) -> None:
+            assert trained.names == ("weight", "bias")
+
+        def add_up(self, bucket: Bucket, gradient: memoryview) -> bytes:
+            assert bucket.dtype == "int64"
+            asked.append(torch.frombuffer(bytearray(gradient), dtype=torch.int64))
+            return (asked[-1] * 3).numpy().tobytes()
+
+    found = list[Training]()
+    terms = PrivateSteps(clip=0.5, noise=1e-6, batch=16, honest_ranks=2)
+    for own in (False, True):
+        training, together = Training(load(LINEAR), SETTINGS), Together((16, 32, 16))
+        shared = SharedNoise(
+            together, training.state(), training.model, guard=training.guard,
+            parent=cast(Any, Parent()), room=lambda length: memoryview(bytearray(length)),
+        )  # fmt: skip
+        training.train_privately(
+            table(16), [FIRST], terms, steps=1, beside=int(own), shared=shared
+        )
+        found.append(training)
+    alone = train(count=16, terms=terms, steps=1)
+    assert torch.allclose(weights(found[0]), weights(alone), atol=1e-5)
+    assert [bool(each.any()) for each in asked] == [True, True, False]
+    assert found[1].step == 2
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])

@@ -751,7 +751,7 @@ TABLE: Final[dict[type[Any], dict[str, _Tell | str]]] = {
         "attempts": "a visit that failed let nothing out, and counts as a use of the key",
         "redo": "a repeated step has fresh masks, so that servers learn nothing from it",
     },
-    PrivateSteps: _named("clip noise batch", _tell_privacy),
+    PrivateSteps: _named("clip noise batch honest_ranks", _tell_privacy),
     Between: _named("min max", "each sentence about a range says both ends"),
     ParameterRule: _named("between values", _tell_settings),
     Resource: {

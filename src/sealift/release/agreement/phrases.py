@@ -157,6 +157,13 @@ def say_privacy(training: TrainingRule, rows: str) -> Iterator[tuple[str, bool]]
         "No measure of rows is shared, because it would have no noise.",
         False,
     )
+    if private.honest_ranks:
+        yield (
+            "The noise is shared (honest_ranks): each machine adds a part of it, and the parts of "
+            f"{private.honest_ranks} machines come to all of it. A budget holds only as long as so many machines, that of the owner "
+            "whose rows are meant among them, add their parts and tell them to nobody: nobody can check this.",
+            True,
+        )
     if training.plans == ("travel",):
         yield (
             "The accelerator that visits the owners draws the rows, clips, adds the noise and asks each owner's broker "
@@ -197,8 +204,9 @@ def _say_masked(
     training: TrainingRule, group: GroupRule, rows: str
 ) -> Iterator[tuple[str, Few]]:
     """The same where they learn sums alone (``sums = "only"``)."""
+    each = "step" if "step" in training.sync else "round"
     yield (
-        f"{group.promise}. In every round they learn the sum of what all of them send, and nothing else of a "
+        f"{group.promise}. In every {each} they learn the sum of what all of them send, and nothing else of a "
         f"single one (sums = only): what is sent of {rows} is masked, and the masks cancel in the sum of all "
         f"{group.ranks}. If all machines but one work together, they learn what that one sent. "
         f"{_say_noise(training)} Sums of two steps, rounds or runs can differ by a few rows: whoever compares them learns what "

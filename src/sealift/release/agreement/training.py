@@ -14,6 +14,7 @@ import keyword
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from fractions import Fraction
 from typing import Any, Final, Literal
 
 from sealift.codec import MAX_INTEGER, encode
@@ -38,6 +39,8 @@ MAX_PARAMETER: Final = 64  # characters of a name, and of a text
 _REAL: Final = ("clip_norm", "max_norm", "sum_bound")
 _RUN_LABEL: Final = "sealift v1 run"
 MAX_NOISE: Final = 1e6
+# Of noise that ranks share: the clip is so many of the whole numbers that are added up.
+ROW_UNITS: Final = 1 << 24
 
 # What a job may write at all; a side of a range that is left out is the one that stands here.
 LIMITS: Final[dict[str, tuple[int | float, int | float]]] = {
@@ -105,6 +108,8 @@ class PrivateSteps:
         clip: L2 norm to which the gradient of each row is clipped.
         noise: Sigma: the noise of each number has the standard deviation ``noise * clip``.
         batch: Rows of one owner in a step, as expected.
+        honest_ranks: 0: the rank on each owner's machine adds all of the noise. Else each
+            rank adds a part, and the parts of so many of them come to all of it.
 
     Raises:
         MalformedError: ``bad-privacy``.
@@ -113,6 +118,7 @@ class PrivateSteps:
     clip: float
     noise: float
     batch: int
+    honest_ranks: int = 0
 
     def __post_init__(self) -> None:
         for name in ("clip", "noise"):
@@ -130,9 +136,22 @@ class PrivateSteps:
                 f"{LIMITS['batch_rows'][1]:,}",
                 "batch",
             )
+        if self.honest_ranks and not 2 <= self.honest_ranks < MAX_RANKS:
+            raise bad_privacy(
+                f"honest_ranks is {self.honest_ranks}; it must be at least 2 and below "
+                f"{MAX_RANKS}, or 0 where each owner's rank adds all of the noise",
+                "honest_ranks",
+            )
 
     def __str__(self) -> str:
-        return f"clip {self.clip:g}, noise {self.noise:g}, batch {self.batch}"
+        shared = f", honest_ranks {self.honest_ranks}" if self.honest_ranks else ""
+        return f"clip {self.clip:g}, noise {self.noise:g}, batch {self.batch}{shared}"
+
+    @property
+    def part(self) -> int:
+        """Variance of one rank's part of shared noise, of units of ``clip / ROW_UNITS``."""
+        whole = Fraction(self.noise) ** 2 * ROW_UNITS**2
+        return math.ceil(whole / self.honest_ranks)
 
     def rate(self, rows: int) -> float:
         """Chance of a row to be drawn for a step, of an owner with so many rows (q)."""
@@ -377,12 +396,24 @@ class TrainingRule:
                 "are supported",
                 "plans",
             )
-        for name, alone in (("sync", "round"), ("rows", "owner"), ("prepare", False)):
+        honest = self.privacy.honest_ranks
+        demanded = [("rows", "owner"), ("prepare", False)]
+        demanded += (
+            [("sync", "step"), ("sums", "only")] if honest else [("sync", "round")]
+        )
+        for name, alone in demanded:
             if getattr(self, name) != (alone,):
+                shared = " that ranks share" if honest else ""
                 raise inconsistent(
-                    f"must be {json.dumps(alone)} alone with privacy: nothing else gets noise",
+                    f"must be {json.dumps(alone)} alone with privacy: nothing else gets noise{shared}",
                     name,
                 )
+        if honest >= self.slices.min and honest:
+            raise inconsistent(
+                f"is {honest}, and there may be {self.slices.min:g} ranks: each knows its own "
+                "part of the noise, so one rank less than there are must do",
+                "privacy.honest_ranks",
+            )
 
     def _check_sums(self) -> None:
         """What no job may do with ``sums = "only"`` is not agreed on (rule H12)."""
@@ -390,12 +421,15 @@ class TrainingRule:
             raise inconsistent("must be 32 or 64", "sum_bits")
         if "only" not in self.sums:
             return
-        # With "step" a machine whose rows are used up brings zeros: the sum is of few then.
+        # With "step" a machine whose rows are used up brings zeros: the sum is of few then,
+        # which noise that ranks share hides as well.
+        shared = self.privacy is not None and self.privacy.honest_ranks
         agreed = (self.plans, self.rows, self.sync)
-        if agreed != (("ddp",), ("owner",), ("round",)):
+        if agreed != (("ddp",), ("owner",), ("step",) if shared else ("round",)):
             raise inconsistent(
                 'has "only", which needs plans = ["ddp"], rows = "owner" and '
-                'sync = "round" alone',
+                'sync = "round" alone; with sync = "step" the sums of machines that have rows '
+                "left would be shown, so it needs privacy with honest_ranks",
                 "sums",
             )
         if self.max_norm.max:
@@ -451,7 +485,7 @@ class TrainingRule:
         Raises:
             MalformedError: ``bad-agreement``.
         """
-        if "ddp" not in self.plans or "step" not in self.sync:
+        if "ddp" not in self.plans or "step" not in self.sync or self.privacy:
             return
         if self.batch_rows.min < metric_rows:
             raise inconsistent(

@@ -91,6 +91,8 @@ def _leaves_out(wide: Any, one: Any) -> str | None:
 
 
 def _read_field(name: str, written: Any) -> Any:
+    if name == "privacy" and isinstance(written, Mapping):
+        return {"honest_ranks": 0, **written}  # the one number that has a default
     if name in ("runs", "privacy", "privacy_trusts_code", "keep_state"):
         return written
     if name == "parameters" and isinstance(written, Mapping):

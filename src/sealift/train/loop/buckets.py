@@ -76,7 +76,11 @@ class Bucket:
 
 
 def cut_buckets(
-    trained: Trained, tensors: Mapping[str, TensorBytes], bucket_bytes: int
+    trained: Trained,
+    tensors: Mapping[str, TensorBytes],
+    bucket_bytes: int,
+    *,
+    units: bool = False,
 ) -> tuple[Bucket, ...]:
     """The buckets of a task.
 
@@ -84,6 +88,7 @@ def cut_buckets(
         trained: As announced.
         tensors: The model's, by name.
         bucket_bytes: The most that one has, unless a single parameter has more.
+        units: They have whole numbers of 64 bits in place of the parameters' own type.
 
     Raises:
         MalformedError: if the model has no such parameters to add up.
@@ -106,23 +111,27 @@ def cut_buckets(
             raise MalformedError(
                 f"gradients of type {of.dtype} cannot be summed", code="bad-message"
             )
-        other = parts and tensors[parts[0]].dtype != of.dtype
-        if parts and (other or held + len(of.content) > bucket_bytes):
-            found.append(_bucket(found, parts, tensors))
+        other = parts and not units and tensors[parts[0]].dtype != of.dtype
+        length = 8 * of.elements if units else len(of.content)
+        if parts and (other or held + length > bucket_bytes):
+            found.append(_bucket(found, parts, tensors, units))
             parts, held = [], 0
         parts.append(name)
-        held += len(of.content)
-    return (*found, _bucket(found, parts, tensors))
+        held += length
+    return (*found, _bucket(found, parts, tensors, units))
 
 
 def _bucket(
-    before: Sequence[Bucket], names: Sequence[str], tensors: Mapping[str, TensorBytes]
+    before: Sequence[Bucket],
+    names: Sequence[str],
+    tensors: Mapping[str, TensorBytes],
+    units: bool,
 ) -> Bucket:
     start = before[-1].start + before[-1].length if before else 0
     return Bucket(
         number=len(before),
         start=start + -start % ALIGNMENT,
-        dtype=_SUMMED[tensors[names[0]].dtype],
+        dtype="int64" if units else _SUMMED[tensors[names[0]].dtype],
         names=tuple(names),
         sizes=tuple(tensors[name].elements for name in names),
     )

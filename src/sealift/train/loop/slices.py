@@ -74,12 +74,14 @@ class StepGroup:
         plans: Of every rank's slice, the same on every rank.
         bucket_bytes: Gradients that are added up in one go.
         device: Where this slice's gradients lie, if they are added up there.
+        units: See ``Together``.
     """
 
     group: stepsums.ReduceGroup
     plans: Sequence[Sequence[VisitBatch]]
     bucket_bytes: int = BUCKET_BYTES
     device: SummingEngine | None = None
+    units: bool = False
 
 
 def groups_together(
@@ -87,6 +89,8 @@ def groups_together(
     epoch: int,
     settings: TrainingSettings,
     bucket_bytes: int = BUCKET_BYTES,
+    *,
+    units: bool = False,
 ) -> Iterator[tuple[tuple[Sequence[Stop], ...], Together]]:
     """The first group of every slice, then the second, and so on, with their steps.
 
@@ -95,7 +99,8 @@ def groups_together(
     own = [[each.stops for each in batches_of(plan, "train", epoch)] for plan in plans]
     for stops in zip_longest(*own, fillvalue=()):
         rows = tuple(sum(stop.rows for stop in each) for each in stops)
-        yield stops, Together(tuple(map(settings.trained_rows, rows)), bucket_bytes)
+        trained = tuple(map(settings.trained_rows, rows))
+        yield stops, Together(trained, bucket_bytes, units)
 
 
 def steps_of_slices(
@@ -178,7 +183,9 @@ class Slice:
         self, epoch: int, beside: StepGroup
     ) -> Iterator[tuple[Stop, Measured]]:
         settings = self.trainer.settings
-        groups = groups_together(beside.plans, epoch, settings, beside.bucket_bytes)
+        groups = groups_together(
+            beside.plans, epoch, settings, beside.bucket_bytes, units=beside.units
+        )
         for all_stops, together in groups:
             stops = all_stops[self.trainer.number]
             step_sums = self.trainer.sums(beside.group, together, beside.device)

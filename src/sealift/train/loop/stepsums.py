@@ -182,7 +182,9 @@ class StepSums:
             PeerError: ``rank-failed``, or whatever ended the group.
         """
         steps = self.together
-        buckets = cut_buckets(trained, self._tensors, steps.bucket_bytes)
+        buckets = cut_buckets(
+            trained, self._tensors, steps.bucket_bytes, units=steps.units
+        )
         plan = Digest.of(f"{trained}|{steps}".encode()).raw
         if any(each != (self._first, plan) for each in self._agree(plan)):
             self._over = True

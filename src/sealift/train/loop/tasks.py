@@ -75,17 +75,24 @@ class Together:
     Attributes:
         rows: Of each slice in this group, in their order; they are no secret.
         bucket_bytes: Gradients that are added up in one go.
+        units: Each brings whole numbers, which are added up with noise and not weighed.
     """
 
     rows: tuple[int, ...]
     bucket_bytes: int = BUCKET_BYTES
+    units: bool = False
 
     def steps(self, batch_rows: int) -> int:
         """How many: as many as the slice with most rows makes."""
         return -(-max(self.rows) // batch_rows)
 
     def share(self, number: int, step: int, batch_rows: int) -> float:
-        """The part of a step's rows that a slice has; 0 once its own are used up."""
+        """The part of a step's rows that a slice has; 0 once its own are used up.
+
+        1 of whole numbers.
+        """
+        if self.units:
+            return 1.0
         left = (max(0, rows - step * batch_rows) for rows in self.rows)
         batches = [min(batch_rows, rows) for rows in left]
         return batches[number] / sum(batches)
@@ -142,7 +149,8 @@ class SliceTask:
     private: PrivateSteps | None = None
 
     def __post_init__(self) -> None:
-        if self.private and (self.together or self.outsourced):
+        shared = self.private is not None and self.private.honest_ranks > 0
+        if self.private and (bool(self.together) != shared or self.outsourced):
             raise UsageError("steps that other processes take part in are not private")
 
 

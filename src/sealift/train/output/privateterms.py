@@ -137,17 +137,23 @@ class PrivateTerms:
         for table in self.tables:
             yield self._say_table(table)
         owners = say_list(list(dict.fromkeys(each.owner for each in self.tables)))
-        yield (
-            f"had to be honest: for each owner's rows the rank on its own machine ({owners}), which drew rows, clipped and "
-            "added noise, and its own broker, which counted; no other rank, and not the host"
-            if self.at_home
-            else f"had to be honest: the accelerator, which drew rows, clipped and added noise for {owners}, and each owner's own broker, which counted"
-        )
+        yield f"had to be honest: {self._say_honest(owners)}"
         if self.trusts_code:
             yield (
                 "the recipe's program was trusted (privacy_trusts_code = true): it read the rows and could let out more than "
                 "the noisy sums"
             )
+
+    def _say_honest(self, owners: str) -> str:
+        if not self.at_home:
+            return f"the accelerator, which drew rows, clipped and added noise for {owners}, and each owner's own broker, which counted"
+        drew = f"for each owner's rows the rank on its own machine ({owners}), which drew rows, clipped and"
+        if honest := self.steps.honest_ranks:
+            return (
+                f"{drew} added its part of the noise, its own broker, which counted, and {honest - 1} other ranks, which added their parts "
+                "and told nobody (honest_ranks); not the host"
+            )
+        return f"{drew} added noise, and its own broker, which counted; no other rank, and not the host"
 
     def _say_table(self, table: PrivateTable) -> str:
         steps = self.steps

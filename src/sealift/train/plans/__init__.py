@@ -242,10 +242,19 @@ def _check_group(settings: JobSettings, agreement: Agreement) -> None:
 
 def _check_slices(settings: JobSettings, agreement: Agreement) -> None:
     slices, owners = settings.slices, len(agreement.data_owners)
-    if slices.sums == "only" and (slices.max_norm or slices.sync == "step"):
+    shared = settings.privacy is not None and settings.privacy.honest_ranks > 0
+    step = slices.sync == "step" and not shared
+    if slices.sums == "only" and (slices.max_norm or step):
         raise _slices_differ(
-            'sums = "only" works without max_norm, which no other rank could check, '
-            'and with sync = "round"',
+            'sums = "only" works without max_norm, which no other rank could check, and with '
+            'sync = "round": a step shows a sum of few owners where rows of the others are used '
+            "up, unless [privacy] has honest_ranks",
+            settings,
+        )
+    tables = sum(each.part == "train" for each in agreement.resources)
+    if shared and tables != owners:
+        raise _slices_differ(
+            f"with honest_ranks each of the {owners} owners has one table to train on, and there are {tables}",
             settings,
         )
     if slices.sums == "only" and slices.count < FEWEST_RANKS:

@@ -31,6 +31,7 @@ from sealift.errors import (
     PeerError,
     PolicyError,
     SealiftError,
+    require_value,
 )
 from sealift.events import Sink, emit, metric_fields
 from sealift.ids import Digest, VisitId
@@ -54,6 +55,7 @@ from sealift.train.loop.slices import (
 )
 from sealift.train.loop.states import TrainerState
 from sealift.train.loop.statistics import ALONE, Measured, let_out
+from sealift.train.loop.stepsums import ReduceGroup
 from sealift.train.loop.trainer import Trainer
 from sealift.train.output.accounts import RunAccount, SignedAccount, verify_accounts
 from sealift.train.output.handout import Handout
@@ -76,7 +78,7 @@ from sealift.train.ranks.rounds import (
     count_rows,
     stops_of,
 )
-from sealift.train.ranks.sumsonly import SumsOnly
+from sealift.train.ranks.sumsonly import NoisedSteps, SumsOnly
 from sealift.train.worker.process import garbled
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.accelerator.setup import LoadedCargo, LoadedVisit, PhaseTimer
@@ -411,11 +413,17 @@ class RankedJob:
         self._planned = self.handout.collectives = planned.why
         if self.settings.slices.sync == "step":
             nbytes = planned.bucket_bytes
+            private = self.agreement.agreement.training_rule.privacy
+            group: ReduceGroup = self.group
+            shared = private is not None and private.honest_ranks > 0
+            if private is not None and shared:
+                group = NoisedSteps(require_value(self._masked), private)
             self._beside = StepGroup(
-                group=self.group,
+                group=group,
                 plans=self.plans,
                 bucket_bytes=nbytes,
-                device=self.device,
+                device=None if shared else self.device,
+                units=shared,
             )
 
     def _model_bytes(self) -> int:

@@ -16,13 +16,16 @@ from typing import Final
 
 import numpy as np
 
+from sealift.channel.device.device import DeviceTensor
 from sealift.collective.announcement import Algorithm
 from sealift.collective.masked import MaskedSums
+from sealift.collective.tensors import Numbers
 from sealift.data.schedule.visits import Stop
-from sealift.errors import JobError
+from sealift.errors import JobError, UsageError
 from sealift.release.agreement import OutputRule
 from sealift.release.agreement.sums import COUNTS, MEASURES, SCALARS
 from sealift.release.agreement.tallies import Tally, tally_of
+from sealift.release.agreement.training import PrivateSteps
 from sealift.train.loop.averaging import AveragedPiece
 from sealift.train.loop.measures import (
     WITHHELD,
@@ -162,6 +165,25 @@ class SumsOnly:
                 if all(abs(each) <= MEASURES.bound for each in cells.values()):
                     found[name] = cells
         return found
+
+
+class NoisedSteps:
+    """Sums of steps of a group in which each rank adds its part of the noise.
+
+    Args:
+        sums: A rank's end.
+        private: Says how much noise a part has.
+    """
+
+    def __init__(self, sums: MaskedSums, private: PrivateSteps) -> None:
+        self._sums, self._variance = sums, private.part
+        self.exchange = sums.exchange
+
+    def all_reduce(self, tensor: Numbers) -> None:
+        """Add up everybody's whole numbers with everybody's noise, in place."""
+        if isinstance(tensor, DeviceTensor):
+            raise UsageError("noise is added to numbers in this process's memory")
+        self._sums.add_up(tensor, COUNTS, variance=self._variance)
 
 
 def _places_of(tally: Tally) -> Iterator[Cell]:

@@ -33,6 +33,7 @@ from sealift.train.sandboxed.graphrecipe import (
 )
 from sealift.train.sandboxed.imports import Guard, Notice, unnoticed
 from sealift.train.sandboxed.placement import HERE, DevicePlacement
+from sealift.train.sandboxed.privatesteps import SharedNoise
 from sealift.train.sandboxed.rehearsal import SCOPE, synthetic_rows
 from sealift.train.sandboxed.shelf import COPIES, Shelf
 from sealift.train.sandboxed.stepping import OutsourcedSteps, StepLoop
@@ -101,7 +102,7 @@ def carry_out(
             table = synthetic_rows(schema, form.rows, seed=settings.seed)
             _rehearse(recipe, task, form, table, convert=convert, placement=placement)
         return TaskDone()
-    if task.together is not None:
+    if task.together is not None and task.private is None:
         sums = as_tensors(given.statistics) if given.statistics else {}
         training = Training(
             recipe,
@@ -136,9 +137,12 @@ def carry_out(
             shelf=shelf,
             trains=task.work != "heldout",
         )
+        noise = _shared_noise(training, task, state, parent=parent, room=room)
         if task.work == "train" and place == len(task.models) - 1:
             shelf.loaded()
-        states.append(_work_on(training, task, place, tables, schemas, parent=parent))
+        states.append(
+            _work_on(training, task, place, tables, schemas, parent=parent, noise=noise)
+        )
     return TaskDone(states=tuple(states))
 
 
@@ -243,6 +247,27 @@ def _rehearse(
         training.evaluate(table, schema)
 
 
+def _shared_noise(
+    training: Training,
+    task: SliceTask,
+    state: TrainingState | None,
+    *,
+    parent: TaskParent,
+    room: Room,
+) -> SharedNoise | None:
+    """What adds up private steps with all ranks; None where each adds its own noise."""
+    if task.private is None or task.together is None:
+        return None
+    return SharedNoise(
+        task.together,
+        require_value(state, "a model is built before it is trained"),
+        training.model,
+        guard=training.guard,
+        parent=parent,
+        room=room,
+    )
+
+
 def _work_on(
     training: Training,
     task: SliceTask,
@@ -251,6 +276,7 @@ def _work_on(
     schemas: Sequence[Schema],
     *,
     parent: TaskParent,
+    noise: SharedNoise | None,
 ) -> TrainingState | None:
     model = task.models[place]
     if task.work == "heldout":
@@ -272,11 +298,16 @@ def _work_on(
         rows = GroupRows([tables[part] for part in model.parts], schemas[0])
         slices = [task.parts[part].slice for part in model.parts]
         if task.private is not None:
+            steps, beside = sum(model.windows), 0
+            if task.together is not None:
+                beside = task.together.steps(task.settings.batch_rows) - steps
             training.train_privately(
                 rows,
                 slices,
                 task.private,
-                steps=sum(model.windows),
+                steps=steps,
+                beside=beside,
+                shared=noise,
                 until=task.until,
                 after_step=after_step,
             )

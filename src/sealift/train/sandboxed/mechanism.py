@@ -22,6 +22,7 @@ _OVERFLOW: Final = 40 * math.log(2)  # a sample is longer than its room: 2**-40
 _GRID: Final = 12  # places of a standard deviation, rounded down to a power of two
 _WORD: Final = 2.0**-64
 _CHANCES: Final = 1 << 32
+_BELOW: Final = 1 - 2.0**-20
 
 
 def draw_rows(rows: int, rate: float) -> Tensor:
@@ -54,16 +55,20 @@ def add_clipped(
     counts: Tensor,
     clip: float,
     totals: Mapping[str, Tensor],
+    *,
+    units: int = 0,
 ) -> None:
     """Add each row's gradient to the totals, clipped over all parameters together.
 
-    A gradient that is not finite counts as zero: an error would tell of its row.
+    In units each number of a row is cut towards zero, so that no row's norm grows by it; the
+    norm stays a hair below the clip, so that it does not in float64 either. A gradient that is not finite counts as zero: an error would tell of its row.
 
     Args:
         gradients: By name, of shape ``(rows, *parameter.shape)``.
         counts: ``bool`` of shape ``(rows,)``: whether a row was drawn, or fills the room.
         clip: Largest L2 norm of a row's gradient.
         totals: By name, ``float64`` of the parameter's shape; changed in place.
+        units: The clip is so many whole numbers, which are added up; 0 adds up numbers.
     """
     count = len(counts)
     flat = {n: e.detach().double().reshape(count, -1) for n, e in gradients.items()}
@@ -73,7 +78,12 @@ def add_clipped(
     weights = torch.where(counted, clip / norms.clamp(min=clip), 0.0)
     for name, each in flat.items():
         each[~counted] = 0.0  # what is not finite is so times zero, too
-        totals[name].add_((weights @ each).view_as(totals[name]))
+        if units:
+            each *= (weights * (units / clip * _BELOW)).unsqueeze(1)
+            found = each.trunc_().sum(0)
+        else:
+            found = weights @ each
+        totals[name].add_(found.view_as(totals[name]))
 
 
 def add_noise(total: Tensor, sigma: float) -> Tensor:

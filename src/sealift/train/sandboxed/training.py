@@ -32,7 +32,7 @@ from sealift.train.loop.tasks import (
 )
 from sealift.train.sandboxed.graphrecipe import LoadedRecipe
 from sealift.train.sandboxed.placement import HERE, DevicePlacement
-from sealift.train.sandboxed.privatesteps import PrivateGradients
+from sealift.train.sandboxed.privatesteps import PrivateGradients, SharedNoise
 from sealift.train.sandboxed.shelf import COPIES, Shelf
 from sealift.train.sandboxed.torchstate import (
     frozen_names,
@@ -237,6 +237,8 @@ class Training:
         terms: PrivateSteps,
         *,
         steps: int,
+        beside: int = 0,
+        shared: SharedNoise | None = None,
         until: int = 0,
         after_step: Callable[[], None] | None = None,
     ) -> None:
@@ -246,7 +248,9 @@ class Training:
             rows: Of the whole table.
             slices: Their epoch is where schedulers are. No stream of the job's seed is used.
             terms: Clip, noise and rows of a step.
-            steps: To be made.
+            steps: To be made with these rows.
+            beside: Steps that other ranks make when these rows are used up.
+            shared: Adds up each step with all ranks, which share the noise.
             until: See ``train_slice``.
             after_step: See ``train_slice``.
 
@@ -264,12 +268,13 @@ class Training:
             rows.batch,
             placement=self.placement,
             guard=self.guard,
+            shared=shared,
         )
-        for place in range(1, steps + 1):
+        for place in range(1, steps + beside + 1):
             _enter_secret_stream()
-            gradients.set(self.step)
+            gradients.set(self.step, used_up=place > steps)
             self.make_step(epoch)
-            if place < steps and after_step is not None:
+            if place < steps + beside and after_step is not None:
                 after_step()
         self._optimization.advance(max(until, self.step), epoch, self.guard)
 

@@ -559,7 +559,9 @@ class TaskAnswers:
         together = self._task.together
         if together is None or state is None or self._buckets:
             raise _odd("unexpected or repeated gradient buckets")
-        self._buckets = cut_buckets(trained, state.model(), together.bucket_bytes)
+        self._buckets = cut_buckets(
+            trained, state.model(), together.bucket_bytes, units=together.units
+        )
         parent.begin_sums(trained)
 
     def _add_up(self, asked: AddUp, buffer: bytes, parent: TaskParent) -> Buffer:
