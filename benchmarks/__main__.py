@@ -20,6 +20,7 @@ BENCHES: Final = {
     "allreduce": "sealed sums beside plain ones, torch's own and the published way",
     "channel": "sealing beside memcpy, sealed beside plain streams and two-way pipes",
     "ddp": "training iterations beside torch's own and the published way; a round's mean",
+    "frameworks": "a step of each framework's example, sealed and as it was",
     "gpu": "opening on a GPU beside the copy to it, a step, a visit and an answer beside "
     "plain torch; says so where there is none",
     "graph": "training steps of a list of operations beside those of the program",
