@@ -349,7 +349,9 @@ def _demand_names(args: argparse.Namespace) -> list[str]:
         )
     if len(names) == 1 or len(names) > MAX_RANKS:
         raise UsageError(
-            f"a meeting has 2 to {MAX_RANKS} parties, each with its own accelerator"
+            f"a meeting has 2 to {MAX_RANKS} parties, each with its own accelerator",
+            fix="Up to 62 owners can train by the plan travel, under an agreement made "
+            "by hand: docs/howto/by-hand.md",
         )
     if args.days < 1:
         raise UsageError("--days must be at least 1")
