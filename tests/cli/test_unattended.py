@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from sealift.cli.meeting.place import open_folder
 from sealift.cli.meeting.unattended import Unattended, attend
+from sealift.crypto import identity as identities
 from sealift.errors import SealiftError
 from sealift.meet.question import OwnerAnswers
 
@@ -83,6 +85,17 @@ def test_a_key_without_its_passphrase_names_the_answer(tmp_path: Path) -> None:
     with pytest.raises(SealiftError, match="passphrase_file") as caught:
         open_folder(tmp_path, "north", desk=desk).identity()
     assert caught.value.code == "unanswered"
+
+
+def test_a_passphrase_that_nobody_typed_is_not_stretched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each command of a party opens its key; one of 144 random bits costs nothing."""
+    monkeypatch.setattr(identities, "SCRYPT_LOG2_N", 11)
+    place = open_folder(tmp_path, "north")
+    place.identity()
+    assert json.loads(place.key.read_bytes())["scrypt_log2_n"] == 10
+    assert open_folder(tmp_path, "north").identity().name == "north"
 
 
 def test_the_passphrase_of_a_file_opens_a_new_key(tmp_path: Path) -> None:

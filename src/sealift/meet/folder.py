@@ -90,6 +90,7 @@ class PartyFolder:
         """
         made = not self.key.exists()
         kept = self.passphrase_file or self[f"{self.name}.pass"]
+        passphrase = ""
         if self.passphrase_file is not None:
             pass  # it is read below, or missed
         elif not self._memory and (self.ask or not (made or kept.exists())):
@@ -97,8 +98,11 @@ class PartyFolder:
                 self.read_passphrase(f"passphrase of {self.key.name}", made)
             )
         elif made and not kept.exists():  # it exists if this was killed before the key
-            write_whole(kept, f"{draw_passphrase()}\n".encode())
-        passphrase = read_secret_line(self.folder / self.passphrase)
+            passphrase = (
+                draw_passphrase()
+            )  # as such: nobody guesses it, so none is stretched
+            write_whole(kept, f"{passphrase}\n".encode())
+        passphrase = passphrase or read_secret_line(self.folder / self.passphrase)
         if made:
             save_identity(create_identity(self.name), self.key, passphrase)
             self.say(f"created {self.key.name}, the private key of {self.name}")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sealift.cli.meeting import guest
 from sealift.errors import IntegrityError, UnavailableError
 from sealift.travel.visit.memory import (
     ALLOCATOR_ENVIRONMENT,
@@ -154,3 +155,14 @@ def test_no_memory_is_one_clear_error() -> None:
     with pytest.raises(UnavailableError) as refusal:
         CPUPool(1 << 60, 64)
     assert refusal.value.code == "no-memory"
+
+
+def test_the_command_of_a_meeting_does_not_have_to_start_again_to_overwrite(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ALLOCATOR_ENVIRONMENT:
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(os, "execv", lambda *words: sys.exit())
+    with pytest.raises(SystemExit):
+        guest._become(["join"])
+    assert asks_to_overwrite(os.environ)

@@ -40,6 +40,7 @@ from sealift.release.files import make_folder
 from sealift.train.job.caller import Caller, long_command
 from sealift.train.job.talk import Talk
 from sealift.train.output.results import PartResult
+from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT
 
 PAUSE_S: Final = 1.0
 MOST_DOUBLED: Final = 6  # of the pause after a run that failed here: 2 s, 4 s, to 64 s
@@ -213,7 +214,7 @@ def _become(words: list[str]) -> NoReturn:
     caller, descriptors = Caller.hand_on()
     for each in descriptors:
         os.set_inheritable(each, True)
-    os.environ.update(caller)
+    os.environ.update(caller | ALLOCATOR_ENVIRONMENT)  # which it would start again for
     os.execv(sys.executable, [sys.executable, "-P", "-m", "sealift", *words])  # noqa: S606 - ourselves
 
 
