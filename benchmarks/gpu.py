@@ -12,10 +12,10 @@ from typing import Final
 
 from benchmarks import computing
 from benchmarks.report import BenchReport, interleaved, start_report
-from sealift.channel.cuda.batches import CudaKey
 from sealift.channel.cuda.engine import CudaEngine
 from sealift.channel.cuda.memory import CudaMemory
 from sealift.channel.cuda.opening import open_cuda
+from sealift.channel.cuda.transfer import CudaKey
 from sealift.channel.device.device import RecordPlace
 from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey

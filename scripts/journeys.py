@@ -44,13 +44,13 @@ record travel/holder/visit.py:Provisioning._send_frames
 record travel/holder/visit.py:Provisioning._build
   channel/transport/memfd.py:MemfdTransport.reserve travel/visit/lease.py:frame_head
   channel/record/rawfile.py:FileSource.read_into
-record travel/accelerator/load.py:CargoLoader._load
+record travel/accelerator/visit.py:CargoLoader._load
   channel/transport/memfd.py:MemfdTransport.borrow travel/visit/memory.py:CPUPool.buffer
-record travel/accelerator/load.py:CargoLoader._place
+record travel/accelerator/visit.py:CargoLoader._place
   travel/visit/lease.py:parse_frame travel/visit/lease.py:Frame.authenticate
   travel/visit/state.py:Visit.admit
   crypto/aead.py:Aead.open_into channel/record/opener.py:Slot.mark_verified
-record travel/accelerator/load.py:Hashing._hash
+record travel/accelerator/visit.py:Hashing._hash
   crypto/hash.py:keyed_hash
 record travel/accelerator/visit.py:work_together
   data/schedule/memory.py:SharedBuffer.descriptor train/worker/process.py:send_with

@@ -42,14 +42,12 @@ from benchmarks.link.shapes import (
     has_records,
 )
 from benchmarks.report import Row
-from sealift.channel.link.ahead import SealAhead, SealedBatch
 from sealift.channel.link.announcement import LinkMode
 from sealift.channel.link.openers import FORWARDED_EXTRA_BYTES
-from sealift.channel.link.send import suggested_record_bytes
+from sealift.channel.link.send import SealAhead, SealedBatch, suggested_record_bytes
 from sealift.channel.record.frames import FRAME_EXTRA_BYTES
 from sealift.channel.record.sealer import StreamSealer
-from sealift.channel.transport.memfd import MemfdTransport
-from sealift.channel.transport.ring import SLOT_HEAD_BYTES
+from sealift.channel.transport.memfd import SLOT_HEAD_BYTES, MemfdTransport
 from sealift.crypto.aead import TAG_BYTES, Aead, Suite
 from sealift.data.loader.windows import use_huge_pages
 from sealift.errors import SealiftError, require_kind

@@ -42,7 +42,7 @@ from sealift.data.schedule.memory import SharedBuffer
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Buffer, Digest, Role
-from sealift.serve.arrivals import SocketWatcher
+from sealift.serve.admission import SocketWatcher
 from sealift.serve.clientsession import ClientSession
 from sealift.serve.modelworker import ModelWorker
 from sealift.serve.protocol import VERSION, ServerWelcome

@@ -23,10 +23,9 @@ from benchmarks.link.server import NAMES, form_for, model_row, random_rows
 from benchmarks.link.shapes import Shape, receiver_of, sender_of
 from benchmarks.report import Arm, Row, interleaved
 from sealift.channel.device.host import HostDevice, HostMemory
-from sealift.channel.link.ahead import AheadFeeder, SealAhead
 from sealift.channel.link.announcement import LinkMode
 from sealift.channel.link.receive import LinkReceiver
-from sealift.channel.link.send import LinkSender
+from sealift.channel.link.send import AheadFeeder, LinkSender, SealAhead
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.errors import SealiftError
 

@@ -25,7 +25,7 @@ from benchmarks.outsource.models import DigitsTransformer, digits_cnn, digits_ml
 from benchmarks.report import BenchReport, Row
 from sealift.demo.tasks import load_images
 from sealift.numeric.kernels import best_kernels
-from sealift.numeric.loops import F32, I16
+from sealift.numeric.residues import F32, I16
 from sealift.outsource.convert import Route, convert
 from sealift.outsource.multiplier import Multiplier
 from sealift.outsource.plain import PlainProducts

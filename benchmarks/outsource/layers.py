@@ -24,8 +24,7 @@ from benchmarks.report import Arm, BenchReport, interleaved
 from sealift.crypto.keys import SecretKey
 from sealift.numeric.kernels import best_kernels
 from sealift.numeric.keystream import MaskSource, rounding_noise
-from sealift.numeric.loops import U32
-from sealift.numeric.residues import BASES, ResidueBasis
+from sealift.numeric.residues import BASES, U32, ResidueBasis
 from sealift.outsource.compute import ShareProducts
 from sealift.outsource.terms import OPERANDS, Direction, Layer, Tensor
 

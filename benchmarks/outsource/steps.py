@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from sealift.numeric.kernels import best_kernels
-from sealift.numeric.loops import F32
+from sealift.numeric.residues import F32
 from sealift.outsource.convert import Route, convert
 from sealift.outsource.multiplier import Multiplier
 from sealift.outsource.plain import PlainProducts

@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 __all__ = ["AsyncClient", "__version__", "connect", "host", "join", "run"]
 
 _FOUND_IN = {
-    "AsyncClient": "sealift.serve.asyncclient",
+    "AsyncClient": "sealift.serve.client",
     "connect": "sealift.serve.client",
     "host": "sealift.api",
     "join": "sealift.api",

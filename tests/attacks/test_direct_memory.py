@@ -12,7 +12,7 @@ from sealift.channel.record.record import StreamOptions
 from sealift.channel.transport.unixsocket import LocalListener, dial_local
 from sealift.crypto.aead import Aead
 from sealift.errors import IntegrityError, MalformedError, PeerError, RefusedError
-from sealift.travel.accelerator.load import CargoRows
+from sealift.travel.accelerator.visit import CargoRows
 from sealift.travel.visit.lease import RecordTarget
 from tests.sim.sealed_rows import DATA_KEY, PLAIN, RECORD_BYTES, Source
 from tests.sim.visit_parts import GuardedPool

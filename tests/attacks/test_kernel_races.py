@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from sealift.channel.cuda import plan as geometry
-from sealift.channel.cuda.batches import refusal
 from sealift.channel.cuda.driver import Grid
 from sealift.channel.cuda.plan import BatchShape, KernelPlan, Word32
+from sealift.channel.cuda.transfer import refusal
 from sealift.crypto.aead import Suite
 from tests.sim.gcc_kernels import KERNELS, prepare, racing_library
 from tests.sim.kernel_batches import RECORD, SMALL_GPU, Memory

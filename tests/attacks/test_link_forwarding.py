@@ -9,7 +9,7 @@ from sealift.channel.link.openers import ends_of
 from sealift.channel.link.receive import OnHost
 from sealift.channel.record.layout import PREFIX_BYTES
 from sealift.channel.record.sealer import StreamSealer
-from sealift.channel.transport.ring import SLOT_HEAD_BYTES
+from sealift.channel.transport.memfd import SLOT_HEAD_BYTES
 from sealift.crypto.keys import SecretKey
 from tests.sim.homestream import HomeStream
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld

@@ -8,9 +8,8 @@ import threading
 
 import pytest
 
-from sealift.channel.link.ahead import AheadFeeder, SealAhead
 from sealift.channel.link.announcement import LinkKeys, LinkMode
-from sealift.channel.link.send import LinkSender
+from sealift.channel.link.send import AheadFeeder, LinkSender, SealAhead
 from sealift.channel.record.frames import FRAME_EXTRA_BYTES, FrameSealer
 from sealift.channel.record.record import StreamOptions
 from sealift.channel.transport.memfd import MemfdTransport

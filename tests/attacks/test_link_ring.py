@@ -10,7 +10,7 @@ from dataclasses import astuple
 
 import pytest
 
-from sealift.channel.transport import ring
+from sealift.channel.transport import memfd
 from sealift.channel.transport.memfd import (
     _OFFER,
     _OFFER_MAGIC,
@@ -89,7 +89,7 @@ def test_an_end_that_hears_nothing_holds_nobody_up(ends, waits):
     here, there = ends
     there._incoming.place.bell.setblocking(waits)
     here._outgoing.place.bell.setblocking(waits)
-    if not ring.STORES_IN_ORDER:
+    if not memfd.STORES_IN_ORDER:
         pytest.skip("this machine lacks the order of stores that words need")
     here._outgoing._words[here._outgoing._they_sleep] = 1
 
@@ -157,7 +157,7 @@ def test_an_end_that_is_closed_under_a_call_takes_nothing_away(
     there = MemfdTransport.accept(right)
     there.send(b"y")
     closing = threading.Thread(target=here.close)
-    real = getattr(ring.RingEnd, point)
+    real = getattr(memfd.RingEnd, point)
 
     def closed_meanwhile(self, *given):
         if closing.ident is None:
@@ -165,7 +165,7 @@ def test_an_end_that_is_closed_under_a_call_takes_nothing_away(
             closing.join(0.05)
         return real(self, *given)
 
-    monkeypatch.setattr(ring.RingEnd, point, closed_meanwhile)
+    monkeypatch.setattr(memfd.RingEnd, point, closed_meanwhile)
     doing = {
         "send": lambda: here.send(b"x"),
         "receive": lambda: here.receive(1),

@@ -18,8 +18,8 @@ from benchmarks.link.shapes import (
     Shape,
     has_records,
 )
-from sealift.channel.link.ahead import SealAhead
 from sealift.channel.link.announcement import LinkKeys, LinkMode
+from sealift.channel.link.send import SealAhead
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, PeerError
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld

@@ -18,9 +18,8 @@ from sealift.crypto.sign import SigningKey, sign_document
 from sealift.errors import PolicyError, StaleError
 from sealift.ids import Digest, Handle
 from sealift.release.receipt import SignedReceipt
-from sealift.travel.accelerator import load
-from sealift.travel.accelerator import load as rows
 from sealift.travel.accelerator import visit as host
+from sealift.travel.accelerator import visit as rows
 from sealift.travel.visit.lease import Frame, Lease, RecordTarget, placement
 from sealift.travel.visit.state import Visit, VisitState
 from tests.sim.hands import Bring, Hand, sending
@@ -286,5 +285,5 @@ def test_another_lease_than_the_granted_one(
 
     world.trained.clear()
     assert_refused(world, world.visit("ada", bring), "foreign-lease")
-    monkeypatch.setattr(load, "check_presented", lambda *_: None)
+    monkeypatch.setattr(host, "check_presented", lambda *_: None)
     assert world.visit("ada", bring).verified

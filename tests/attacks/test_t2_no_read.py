@@ -25,7 +25,6 @@ import pytest
 from sealift.codec import encode
 from sealift.crypto.keys import TOKEN
 from sealift.errors import SealiftError
-from sealift.travel.accelerator import load
 from sealift.travel.accelerator import visit as host
 from sealift.travel.visit.messages import Failed, Leaves, send_message
 from tests.sim.hands import WAIT_S, Hand
@@ -75,7 +74,7 @@ def at_first(hand: Hand) -> None:
 def at_leaves(hand: Hand) -> None:
     """After the lease was presented, before any leaf."""
     leaves, header = hand.held.leaves, hand.held.source.header_bytes
-    send_message(hand.session, load.Present(hand.signed, header, len(leaves)))
+    send_message(hand.session, host.Present(hand.signed, header, len(leaves)))
 
 
 def at_ready(hand: Hand) -> None:
@@ -283,13 +282,13 @@ def test_only_these_kinds_cross_a_visit() -> None:
 
 def read_opcode(world: VisitWorld, patch: pytest.MonkeyPatch) -> None:
     """Leaves where none belong are answered with the model."""
-    genuine = load.CargoLoader._receive_leaves
+    genuine = host.CargoLoader._receive_leaves
 
     def receive(loader: Any, session: Any, *rest: Any) -> Any:
         send_message(session, Leaves(bytes(world.model[40:72])))
         return genuine(loader, session, *rest)
 
-    patch.setattr(load.CargoLoader, "_receive_leaves", receive)
+    patch.setattr(host.CargoLoader, "_receive_leaves", receive)
 
 
 def telling_error(world: VisitWorld, patch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from sealift.release.receipt import (
     sign_receipt,
     verify_receipt,
 )
-from sealift.travel.accelerator import load
+from sealift.travel.accelerator import visit
 from sealift.travel.holder.visit import HeldResource
 from tests.sim.visit_world import VisitWorld
 from tests.worlds.visits import RECORD_BYTES, ROW_BYTES
@@ -113,7 +113,7 @@ def test_nor_with_leaves_that_fit_them(
     def believe(leaves: list[bytes], commitment: object, **key: object) -> object:
         return VerifiedLeaves(commitment, leaves, LeafHasher(key["data_key"]))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(load, "verify_leaves", believe)  # the mutant
+    monkeypatch.setattr(visit, "verify_leaves", believe)  # the mutant
     assert world.visit("ada").verified
     assert world.trained[-1][1] == swapped(world.plain["ada-train"])
 
@@ -144,8 +144,8 @@ def test_receipts_account_for_every_row_that_was_trained_on(world: VisitWorld) -
     receipts = [receipt_of(world, *each) for each in slices]
     assert len(world.trained) == len(receipts)
     agreed = world.resource("ada-train").content
-    for (visit, rows), receipt in zip(world.trained, receipts, strict=True):
-        assert receipt.visit == visit
+    for (trained, rows), receipt in zip(world.trained, receipts, strict=True):
+        assert receipt.visit == trained
         assert receipt.content == agreed
         start = receipt.first_row * ROW_BYTES
         assert (

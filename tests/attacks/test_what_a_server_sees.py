@@ -21,8 +21,7 @@ import pytest
 from sealift.errors import IntegrityError, JobError
 from sealift.numeric.kernels import Kernels, portable_kernels
 from sealift.numeric.keystream import MaskSeed
-from sealift.numeric.loops import F32, I16, U32
-from sealift.numeric.residues import ResidueBasis
+from sealift.numeric.residues import F32, I16, U32, ResidueBasis
 from sealift.outsource import terms
 from sealift.outsource.masked import SHARES, MaskedProducts, Share
 from sealift.outsource.multiplier import Multiplier

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sealift.attest.reference import ReferenceValues
-from sealift.attest.referenceset import (
+from sealift.attest.reference import (
     ReferenceSet,
+    ReferenceValues,
     SetName,
     sign_set,
 )

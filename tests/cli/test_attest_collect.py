@@ -23,7 +23,7 @@ from sealift.attest.composite import (
     read_binding,
 )
 from sealift.attest.configfs import SnpAttester, TsmReader
-from sealift.attest.referenceset import (
+from sealift.attest.reference import (
     SetName,
     parse_set,
     verify_set,

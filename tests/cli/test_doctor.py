@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sealift.channel.cuda.copies import GpuProtection
+from sealift.channel.cuda.staging import GpuProtection
 from sealift.cli import doctor
 from sealift.cli.doctor import cipher as probecipher
 from sealift.cli.doctor import gpu as probegpu

@@ -240,7 +240,7 @@ def test_a_recipe_of_other_bytes_does_not_run(
 def test_without_a_sandbox_nothing_of_a_recipe_runs(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sealift.serve.ownmodel.RecipeExecutor.sandbox", "none")
+    monkeypatch.setattr("sealift.serve.modelworker.RecipeExecutor.sandbox", "none")
     assert main(["predict", "model.safetensors", "new.csv"]) == 3
     assert "[no-sandbox]" in capsys.readouterr().err
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sealift.channel.cuda.batches import refusal
 from sealift.channel.cuda.plan import KernelPlan
+from sealift.channel.cuda.transfer import refusal
 from tests.sim.gcc_kernels import run_plan
 from tests.sim.kernel_batches import RECORD, Memory
 

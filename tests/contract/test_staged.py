@@ -12,7 +12,7 @@ from sealift.channel.device.host import HostDevice
 from sealift.channel.link.openers import LinkOpener
 from sealift.channel.link.receive import MAX_BATCH_RECORDS, Staged, spans
 from sealift.channel.record.sealer import StreamSealer
-from sealift.channel.transport.ring import SLOT_HEAD_BYTES
+from sealift.channel.transport.memfd import SLOT_HEAD_BYTES
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError
 from tests.sim.apart import Apart

@@ -20,7 +20,7 @@ from sealift.release.agreement.signed import load_verified
 from sealift.release.broker.messages import HEARTBEAT_MISSING
 from sealift.train.job.roleprocesses import RoleEvent
 from sealift.train.job.settings import read_job
-from sealift.view.words import say_loudly
+from sealift.view.markup import say_loudly
 from tests.guest.rehearsal import Watched
 from tests.unit.demo.test_report import outcome
 

@@ -6,10 +6,10 @@ import ctypes
 from collections.abc import Sequence
 
 from sealift.channel.cuda.compilers import CudaKernels
-from sealift.channel.cuda.copies import CopySettings, GpuProtection
 from sealift.channel.cuda.driver import Argument, CudaError, GpuFacts, Grid
 from sealift.channel.cuda.engine import CudaEngine
 from sealift.channel.cuda.opening import open_cuda
+from sealift.channel.cuda.staging import CopySettings, GpuProtection
 from tests.sim.cuda_standin import StandInDriver, StandInGpu
 from tests.sim.gcc_kernels import loaded
 from tests.sim.model_kernels import ModelKernels, ModelRunner

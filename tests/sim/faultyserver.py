@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from sealift.numeric.loops import U32
+from sealift.numeric.residues import U32
 from sealift.outsource.server import ServedJob
 from tests.sim.portable import main
 

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from benchmarks.link.shapes import receiver_of, sender_of
 from sealift.channel.device.host import HostDevice
 from sealift.channel.link.announcement import DEFAULT_MODE, LinkKeys
-from sealift.channel.transport.memfd import MemfdTransport
-from sealift.channel.transport.ring import SLOT_HEAD_BYTES
+from sealift.channel.transport.memfd import SLOT_HEAD_BYTES, MemfdTransport
 from sealift.crypto.keys import SecretKey
 
 RECORD_BYTES = 4096

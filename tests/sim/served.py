@@ -32,7 +32,7 @@ from sealift.release.agreement.signed import (
     add_signature,
     verify,
 )
-from sealift.serve.arrivals import SocketWatcher
+from sealift.serve.admission import SocketWatcher
 from sealift.serve.client import Client, meet
 from sealift.serve.clientpolicy import ClientPolicy
 from sealift.serve.clientsession import ClientSession

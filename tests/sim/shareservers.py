@@ -9,8 +9,7 @@ import numpy as np
 from sealift.errors import PeerError
 from sealift.numeric.kernels import portable_kernels
 from sealift.numeric.keystream import StepSeeds
-from sealift.numeric.loops import U32, Answers
-from sealift.numeric.residues import ResidueBasis
+from sealift.numeric.residues import U32, Answers, ResidueBasis
 from sealift.outsource.exchange import Arrived, MaskedShares
 from sealift.outsource.masked import SHARES, Share
 from sealift.outsource.plain import product

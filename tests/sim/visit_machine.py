@@ -25,8 +25,8 @@ from sealift.crypto.sign import SigningKey
 from sealift.demo.holders import build_frame
 from sealift.errors import SealiftError
 from sealift.ids import Digest, Handle, VisitId
-from sealift.travel.accelerator.load import CargoLoader, CargoRows
 from sealift.travel.accelerator.setup import ReleasedResource
+from sealift.travel.accelerator.visit import CargoLoader, CargoRows
 from sealift.travel.visit.lease import Lease, placement
 from sealift.travel.visit.memory import scrub
 from sealift.travel.visit.state import Visit, VisitState

@@ -8,7 +8,7 @@ import pytest
 
 from sealift import codec
 from sealift.attest.collateral import pack_bundle
-from sealift.attest.referenceset import (
+from sealift.attest.reference import (
     ReferenceSet,
     sign_set,
 )

@@ -12,8 +12,8 @@ import pytest
 from sealift import codec
 from sealift.attest import Evidence, ReferenceValues
 from sealift.attest.collateral import Collateral, pack_bundle
-from sealift.attest.reference import AppraisalBasis
-from sealift.attest.referenceset import (
+from sealift.attest.reference import (
+    AppraisalBasis,
     ReferenceSet,
     sign_set,
 )

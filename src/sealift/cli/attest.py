@@ -34,7 +34,7 @@ from sealift.attest.evidence import BOUND_BYTES, Attester, Evidence
 from sealift.attest.level import Level, TrustVector, parse_accept
 from sealift.attest.nvidia.attester import gpu_attesters
 from sealift.attest.policy import Appraiser
-from sealift.attest.referenceset import (
+from sealift.attest.reference import (
     MAX_SET_BYTES,
     ReferenceSet,
     SetName,

@@ -49,7 +49,7 @@ from sealift.errors import (
 )
 from sealift.train.job.caller import Caller
 from sealift.train.job.signals import StopRequested, follow_parent, install_stop_signals
-from sealift.view.words import say_bytes
+from sealift.view.markup import say_bytes
 
 DRY: Final = (
     "only show what would run where, who would see what, and what would be refused"

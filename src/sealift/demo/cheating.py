@@ -18,7 +18,7 @@ from sealift.events import emit
 from sealift.train.job.roleprocesses import EventLines
 
 if TYPE_CHECKING:
-    from sealift.numeric.loops import U32
+    from sealift.numeric.residues import U32
     from sealift.outsource.messages import Begin
     from sealift.outsource.server import ServedJob
 

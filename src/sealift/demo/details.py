@@ -37,10 +37,11 @@ from sealift.view.markup import (
     element,
     join,
     of_owner,
+    say_bytes,
+    say_s,
     section,
     table,
 )
-from sealift.view.words import say_bytes, say_s
 
 CHECKPOINT: Final = "checkpoint"
 IDLE: Final = "idle"

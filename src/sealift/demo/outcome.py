@@ -17,7 +17,7 @@ from sealift.release.agreement import Agreement
 from sealift.release.broker.messages import HEARTBEAT_MISSING
 from sealift.release.log.entries import Entry
 from sealift.release.receipt import Receipt
-from sealift.view.words import say_bytes, say_s
+from sealift.view.markup import say_bytes, say_s
 
 if TYPE_CHECKING:
     from sealift.train.output.manifest import RunManifest

@@ -59,13 +59,17 @@ from sealift.view.markup import (
     facts,
     fold,
     join,
+    opening,
+    page,
+    say_bytes,
+    say_loudly,
+    say_s,
     section,
     table,
+    tiles,
     verdict_chip,
 )
-from sealift.view.officer import SeenRun, for_owners, glossary, who_gave_what
-from sealift.view.page import opening, page, tiles
-from sealift.view.words import say_bytes, say_loudly, say_s
+from sealift.view.report import SeenRun, for_owners, glossary, who_gave_what
 
 MODELS: Final = (*OWNERS, TOGETHER)  # each owner's own model, and the joint one
 

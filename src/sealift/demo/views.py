@@ -30,7 +30,7 @@ from sealift.demo.tasks import Metric, Sample, Task
 from sealift.release.agreement.phrases import say_list
 from sealift.train.job.roleprocesses import RoleEvent
 from sealift.train.sandbox.confine import Confinement
-from sealift.view.words import say_bytes, say_loudly
+from sealift.view.markup import say_bytes, say_loudly
 
 PHASES: Final = ("handshake", "load", "train", "scrub", "receipt")  # as dots
 COLOUR_OF: Final = dict(zip(OWNERS, ("cyan", "magenta", "yellow"), strict=True))

@@ -20,8 +20,11 @@ from typing import Final
 from sealift.channel.link.announcement import LinkKeys, parse_mode
 from sealift.channel.record.frames import FRAME_EXTRA_BYTES
 from sealift.channel.record.layout import check_record_bytes
-from sealift.channel.transport.memfd import MemfdTransport
-from sealift.channel.transport.ring import CONTROL_BYTES, SLOT_HEAD_BYTES
+from sealift.channel.transport.memfd import (
+    CONTROL_BYTES,
+    SLOT_HEAD_BYTES,
+    MemfdTransport,
+)
 from sealift.channel.transport.tcp import LENGTH_BYTES, TcpTransport
 from sealift.channel.transport.unixsocket import peer_process
 from sealift.codec import encode

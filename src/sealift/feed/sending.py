@@ -18,9 +18,14 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sealift.channel.link.ahead import DEFAULT_DEPTH, AheadFeeder, SealAhead
 from sealift.channel.link.announcement import LinkKeys, LinkMode, parse_mode
-from sealift.channel.link.send import LinkSender, suggested_record_bytes
+from sealift.channel.link.send import (
+    DEFAULT_DEPTH,
+    AheadFeeder,
+    LinkSender,
+    SealAhead,
+    suggested_record_bytes,
+)
 from sealift.channel.record.opener import scrub
 from sealift.channel.transport.tcp import TcpTransport
 from sealift.channel.transport.unixsocket import dial_path

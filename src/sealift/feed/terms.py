@@ -18,7 +18,7 @@ from sealift.attest.collateral import MAX_BUNDLE_BYTES, parse_bundle
 from sealift.attest.development import DevelopmentAttester
 from sealift.attest.evidence import Attester
 from sealift.attest.level import Level
-from sealift.attest.referenceset import (
+from sealift.attest.reference import (
     MAX_SET_BYTES,
     parse_set,
 )

@@ -22,8 +22,7 @@ from typing import Any, Final
 import numba
 import numpy as np
 
-from sealift.numeric.loops import NOISE_BITS, U32, WORD_BITS, Loops
-from sealift.numeric.residues import ResidueBasis
+from sealift.numeric.residues import NOISE_BITS, U32, WORD_BITS, Loops, ResidueBasis
 from sealift.numeric.windows import KernelWindow
 
 f64 = np.float64

@@ -24,7 +24,7 @@ from sealift.crypto.keystream import Keystream
 from sealift.errors import MalformedError, UnavailableError, UsageError
 from sealift.numeric import portable
 from sealift.numeric.keystream import MaskSeed, mask_stream
-from sealift.numeric.loops import (
+from sealift.numeric.residues import (
     F32,
     I8,
     I16,
@@ -38,9 +38,9 @@ from sealift.numeric.loops import (
     Loops,
     Most,
     Noise,
+    ResidueBasis,
     Words,
 )
-from sealift.numeric.residues import ResidueBasis
 from sealift.numeric.windows import Integers, KernelWindow
 
 BLOCK: Final = 1 << 15  # numbers drawn together

@@ -16,8 +16,7 @@ from typing import Final
 from sealift.crypto.keys import Label, SecretKey, derive, derive_bytes
 from sealift.crypto.keystream import Keystream
 from sealift.errors import UsageError
-from sealift.numeric.loops import Noise
-from sealift.numeric.residues import ResidueBasis
+from sealift.numeric.residues import Noise, ResidueBasis
 
 SEED_BYTES: Final = 32
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from sealift.numeric.loops import (
+from sealift.numeric.residues import (
     F32,
     I8,
     I16,
@@ -25,9 +25,9 @@ from sealift.numeric.loops import (
     Loops,
     Most,
     Noise,
+    ResidueBasis,
     Words,
 )
-from sealift.numeric.residues import ResidueBasis
 from sealift.numeric.windows import Integers, KernelWindow
 
 PIECE: Final = 1 << 14  # rows times numbers widened at once

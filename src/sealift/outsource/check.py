@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from sealift.errors import IntegrityError
 from sealift.numeric.kernels import Kernels
-from sealift.numeric.loops import I16, I32, I64, U32
+from sealift.numeric.residues import I16, I32, I64, U32
 from sealift.numeric.windows import Integers, KernelWindow, patches, pieces
 from sealift.outsource.quantize import window_of
 from sealift.outsource.terms import Direction, Layer

@@ -22,8 +22,7 @@ from torch.nn import functional
 
 from sealift.errors import MalformedError, UnavailableError
 from sealift.numeric.kernels import SMALL_DEPTH, Kernels
-from sealift.numeric.loops import U32
-from sealift.numeric.residues import ResidueBasis
+from sealift.numeric.residues import U32, ResidueBasis
 from sealift.outsource.terms import Direction, Layer
 
 MAX_DEPTH: Final = 1 << 17  # times 127**2, and one residue more, is below 2**31

@@ -31,7 +31,7 @@ from sealift.errors import (
 from sealift.ids import Buffer, Digest
 from sealift.numeric.kernels import PART
 from sealift.numeric.keystream import StepSeeds
-from sealift.numeric.loops import U32, Answers
+from sealift.numeric.residues import U32, Answers
 from sealift.outsource.exchange import AnswerTally, Arrived, MaskedShares
 from sealift.outsource.masked import SHARES, Share
 from sealift.outsource.messages import (

@@ -12,6 +12,10 @@ A call can be differentiated once, with respect to input and weight in one round
 Products in float32, made here: what a module's call is where no server is asked.
 
 Operands are copies, as whoever calls may change its own before it asks for gradients.
+
+Until the verdict a server's wrong answer runs through the model, so the tensors that a step
+began with are put back if its verdict fails. Attributes in Python, random generators, and
+whatever else code wrote are not put back.
 """
 
 from __future__ import annotations
@@ -26,9 +30,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
 from torch.nn.grad import conv2d_input, conv2d_weight
+from torch.nn.parameter import is_lazy
 
 from sealift.errors import UsageError
-from sealift.numeric.loops import F32
+from sealift.numeric.residues import F32
 from sealift.outsource.terms import Backward, Direction, Forward, Layer
 
 Pair = tuple[int, int]
@@ -456,3 +461,38 @@ def _is_channels_last(images: Tensor) -> bool:
 def _array(tensor: Tensor) -> F32:
     found: F32 = tensor.detach().contiguous().numpy()
     return found
+
+
+Entries = dict[str, Tensor | None]
+
+
+class ModelState:
+    """Parameters and buffers of a model, copied; also those that no checkpoint has.
+
+    Args:
+        model: Whose they are.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        held: list[Entries] = []
+        for module in model.modules():
+            held += module._parameters, module._buffers  # noqa: SLF001
+        self._held = [(entries, dict(entries)) for entries in held]
+        self._copies: dict[int, tuple[Tensor, Tensor]] = {}
+        with torch.no_grad():
+            for entries in held:
+                for each in entries.values():
+                    if each is not None and not is_lazy(each):
+                        self._copies.setdefault(id(each), (each, each.clone()))
+
+    def restore(self) -> None:
+        """Put them back: the same tensors under the same names, with what they held."""
+        for entries, before in self._held:
+            entries.clear()
+            entries.update(before)
+        with torch.no_grad():
+            for tensor, copy in self._copies.values():
+                if tensor.shape == copy.shape:
+                    tensor.copy_(copy)
+                else:  # a forward call gave it another size
+                    tensor.data = copy.clone()

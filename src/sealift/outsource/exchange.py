@@ -18,8 +18,7 @@ import numpy as np
 
 from sealift.errors import MalformedError
 from sealift.numeric.kernels import PART, Kernels, kernel_threads
-from sealift.numeric.loops import F32, I32, U32, Answers
-from sealift.numeric.residues import ResidueBasis
+from sealift.numeric.residues import F32, I32, U32, Answers, ResidueBasis
 
 MOST_IDLE_BYTES: Final = 1 << 30
 _FITS: Final = 4  # a room is used for what is that much smaller at most

@@ -20,8 +20,7 @@ import numpy as np
 from sealift.errors import IntegrityError, MalformedError, quote_foreign
 from sealift.numeric.kernels import BLOCK, PART, Kernels
 from sealift.numeric.keystream import MaskSource, StepSeeds
-from sealift.numeric.loops import F32, I16, U32, Answers
-from sealift.numeric.residues import ResidueBasis
+from sealift.numeric.residues import F32, I16, U32, Answers, ResidueBasis
 from sealift.outsource.check import Claim, exact_row, find_wrong_row
 from sealift.outsource.exchange import Arrived, MaskedShares, ProductOpening, Rooms
 from sealift.outsource.terms import (

@@ -27,8 +27,7 @@ from sealift.errors import MalformedError
 from sealift.ids import Digest
 from sealift.numeric.kernels import PART
 from sealift.numeric.keystream import SEED_BYTES
-from sealift.numeric.loops import U32
-from sealift.numeric.residues import ResidueBasis
+from sealift.numeric.residues import U32, ResidueBasis
 from sealift.outsource.masked import Share
 from sealift.outsource.terms import (
     Backward,

@@ -31,7 +31,7 @@ from sealift.crypto.hash import labelled
 from sealift.crypto.keys import Label, SecretKey
 from sealift.errors import JobError, quote_foreign
 from sealift.numeric.kernels import Kernels
-from sealift.numeric.loops import F32
+from sealift.numeric.residues import F32
 from sealift.outsource.masked import MaskedProducts
 from sealift.outsource.plain import PlainProducts
 from sealift.outsource.quantize import Operand, OperandId, Quantizer

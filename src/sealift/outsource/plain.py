@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from sealift.numeric.loops import F32, I16
+from sealift.numeric.residues import F32, I16
 from sealift.numeric.windows import KernelWindow, WindowPiece, patches, pieces
 from sealift.outsource.quantize import window_of
 from sealift.outsource.terms import Backward, Direction, Forward, Layer

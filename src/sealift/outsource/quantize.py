@@ -19,7 +19,7 @@ import numpy.typing as npt
 from sealift.crypto.keys import SecretKey
 from sealift.numeric.kernels import Kernels
 from sealift.numeric.keystream import rounding_noise
-from sealift.numeric.loops import F32, I16, I64
+from sealift.numeric.residues import F32, I16, I64
 from sealift.numeric.windows import KernelWindow
 from sealift.outsource.terms import OPERANDS, Direction, Layer, Tensor
 

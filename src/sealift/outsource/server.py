@@ -38,7 +38,7 @@ from sealift.events import Sink, discard, emit
 from sealift.ids import Digest
 from sealift.numeric.kernels import Kernels
 from sealift.numeric.keystream import SEED_BYTES
-from sealift.numeric.loops import U32
+from sealift.numeric.residues import U32
 from sealift.outsource.compute import (
     ShareProducts,
     is_small,

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from sealift.attest.collateral import MAX_BUNDLE_BYTES, Collateral, parse_bundle
-from sealift.attest.reference import ReferenceValues
-from sealift.attest.referenceset import (
+from sealift.attest.reference import (
     MAX_SET_BYTES,
+    ReferenceValues,
     SetName,
     SignedReferenceSet,
     join,

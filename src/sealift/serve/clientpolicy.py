@@ -14,7 +14,7 @@ from pathlib import Path
 from sealift.attest.collateral import MAX_BUNDLE_BYTES, Collateral, parse_bundle
 from sealift.attest.level import Level
 from sealift.attest.policy import AttestationResult
-from sealift.attest.referenceset import (
+from sealift.attest.reference import (
     MAX_SET_BYTES,
     parse_set,
 )

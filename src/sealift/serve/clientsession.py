@@ -24,7 +24,7 @@ from sealift.errors import (
     visible,
 )
 from sealift.ids import Buffer
-from sealift.serve.arrivals import SocketWatcher
+from sealift.serve.admission import SocketWatcher
 from sealift.serve.batching import PendingQuestion
 from sealift.serve.protocol import (
     MAX_LINE_CHARACTERS,

@@ -26,8 +26,7 @@ from sealift.ids import Role
 from sealift.release.agreement import KeyLease, Resource
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.log.entries import SignedTreeHead
-from sealift.serve.admission import FirstFrame
-from sealift.serve.arrivals import SocketWatcher
+from sealift.serve.admission import FirstFrame, SocketWatcher
 from sealift.serve.clientsession import ClientSession
 from sealift.serve.modelworker import ModelWorker
 from sealift.serve.protocol import VERSION, ServerWelcome

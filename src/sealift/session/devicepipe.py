@@ -25,12 +25,12 @@ from sealift.channel.cuda.staging import writable_address
 from sealift.channel.device.device import (
     DeviceEvent,
     DeviceKey,
+    DeviceKeys,
     DeviceTensor,
     RecordPlace,
     SummingEngine,
     Verdicts,
 )
-from sealift.channel.device.keys import DeviceKeys
 from sealift.channel.record.frames import FRAME_EXTRA_BYTES, wrong_length
 from sealift.channel.record.layout import PREFIX, PREFIX_BYTES
 from sealift.crypto.aead import TAG_BYTES

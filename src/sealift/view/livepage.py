@@ -28,13 +28,16 @@ from sealift.view.markup import (
     element,
     facts,
     join,
+    page,
+    say_bytes,
+    say_loudly,
+    say_s,
     section,
     table,
+    tiles,
     verdict_chip,
 )
-from sealift.view.officer import SeenRun, for_owners, privacy_section
-from sealift.view.page import page, tiles
-from sealift.view.words import say_bytes, say_loudly, say_s
+from sealift.view.report import SeenRun, for_owners, privacy_section
 
 SILENT_S: Final = 30.0
 _KNOWN: Final = frozenset({"purpose", "epoch", "owner", "table", "rows"})

@@ -30,7 +30,7 @@ from sealift.errors import visible
 from sealift.health.server import configure
 from sealift.train.sandbox import landlock
 from sealift.train.sandbox.kernel import PR_SET_NO_NEW_PRIVS, prctl
-from sealift.view.page import LIVE_POLICY, entrance, whole
+from sealift.view.markup import LIVE_POLICY, entrance, whole
 
 MAX_FORM_BYTES: Final = 1024
 MAX_STREAMS: Final = 16

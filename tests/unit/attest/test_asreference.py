@@ -14,8 +14,8 @@ from sealift.attest.composite import CompositeAttester
 from sealift.attest.nvidia.attester import bind_gpus, gpu_attesters
 from sealift.attest.nvidia.evidence import MEDIA_TYPE as NVIDIA
 from sealift.attest.policy import VERIFIER_FOR_MEDIA_TYPE, Appraiser
-from sealift.attest.reference import AppraisalBasis
-from sealift.attest.referenceset import (
+from sealift.attest.reference import (
+    AppraisalBasis,
     ReferenceSet,
     sign_set,
 )

@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 
 from sealift import codec
-from sealift.attest.reference import ReferenceValues, SnpReferences, TdxReferences
-from sealift.attest.referenceset import (
+from sealift.attest.reference import (
     ReferenceSet,
+    ReferenceValues,
     SetName,
     SignedReferenceSet,
+    SnpReferences,
+    TdxReferences,
     join,
     parse_set,
     sign_set,

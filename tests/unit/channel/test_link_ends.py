@@ -9,7 +9,6 @@ import pytest
 
 from sealift.channel.device.host import HostDevice
 from sealift.channel.link import openers
-from sealift.channel.link.ahead import AheadFeeder, SealAhead
 from sealift.channel.link.announcement import (
     LinkKeys,
     LinkMode,
@@ -18,7 +17,7 @@ from sealift.channel.link.announcement import (
 )
 from sealift.channel.link.openers import HomeOpener, LinkOpener
 from sealift.channel.link.receive import LinkReceiver
-from sealift.channel.link.send import LinkSender
+from sealift.channel.link.send import AheadFeeder, LinkSender, SealAhead
 from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (

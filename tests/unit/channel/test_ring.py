@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from sealift.channel.transport import ring
+from sealift.channel.transport import memfd
 from sealift.errors import MalformedError, PeerError
 from tests.sim.memfdpair import memfd_pair
 
@@ -14,9 +14,9 @@ from tests.sim.memfdpair import memfd_pair
 @pytest.fixture(params=[True, False], ids=["words", "bells"])
 def ends(request, monkeypatch):
     """Both ways of counting: this machine's, and that of weakly ordered ones."""
-    if request.param and not ring.STORES_IN_ORDER:
+    if request.param and not memfd.STORES_IN_ORDER:
         pytest.skip("this machine lacks the order of stores that words need")
-    monkeypatch.setattr(ring, "STORES_IN_ORDER", request.param)
+    monkeypatch.setattr(memfd, "STORES_IN_ORDER", request.param)
     here, there = memfd_pair(slot_bytes=64, num_slots=3)
     yield here, there
     here.close()

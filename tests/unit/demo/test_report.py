@@ -25,8 +25,7 @@ from sealift.release.agreement import Agreement
 from sealift.release.agreement.terms import Party, ServersRule
 from sealift.train.loop.statistics import Statistic
 from sealift.view.markup import Markup, element, join
-from sealift.view.officer import SeenRun, for_owners, who_gave_what
-from sealift.view.report import run_page
+from sealift.view.report import SeenRun, for_owners, run_page, who_gave_what
 from tests.sim.browser import CHROMIUM
 from tests.worlds.consortium import OUTPUT, make_consortium
 

@@ -22,8 +22,7 @@ from sealift.numeric.keystream import (
     mask_stream,
     rounding_noise,
 )
-from sealift.numeric.loops import Words
-from sealift.numeric.residues import BASES, ResidueBasis
+from sealift.numeric.residues import BASES, ResidueBasis, Words
 
 WORDS = 1 << 48
 bases = st.sampled_from(BASES)

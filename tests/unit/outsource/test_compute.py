@@ -13,8 +13,7 @@ import torch
 
 from sealift.errors import MalformedError
 from sealift.numeric.kernels import portable_kernels
-from sealift.numeric.loops import U32
-from sealift.numeric.residues import BASES, ResidueBasis
+from sealift.numeric.residues import BASES, U32, ResidueBasis
 from sealift.outsource.compute import (
     MAX_DEPTH,
     DeviceResidues,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sealift.errors import SealiftError, UsageError
 from sealift.numeric.kernels import portable_kernels
 from sealift.outsource.convert import Route, convert, restore, why_not
-from sealift.outsource.module.steps import StepRehearsal
+from sealift.outsource.module.model import StepRehearsal
 from sealift.outsource.multiplier import Multiplier
 from sealift.outsource.plain import PlainProducts
 from sealift.outsource.trace import Recorder, StepKind

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sealift.numeric.kernels import portable_kernels
-from sealift.numeric.loops import F32
+from sealift.numeric.residues import F32
 from sealift.outsource.masked import MaskedProducts
 from sealift.outsource.module.model import EVERY, RoundingWatch
 from sealift.outsource.multiplier import NEAR_BITS, InputScales, Multiplier, Products

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from sealift.errors import IntegrityError, JobError, UsageError
 from sealift.numeric.kernels import portable_kernels
-from sealift.numeric.loops import U32
+from sealift.numeric.residues import U32
 from sealift.outsource.masked import MaskedProducts, Share
 from sealift.outsource.module.model import OutsourcedModel, outsource
 from sealift.outsource.module.server import Products

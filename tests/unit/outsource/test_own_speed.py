@@ -11,11 +11,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from sealift.numeric.loops import F32
+from sealift.numeric.residues import F32
 from sealift.outsource.module.model import OutsourcedModel, outsource
-from sealift.outsource.module.server import StepRunner
+from sealift.outsource.module.server import LayerSpeed, StepRunner
 from sealift.outsource.module.servers import ReachedServers
-from sealift.outsource.module.speed import LayerSpeed
 from sealift.outsource.multiplier import Multiplier
 from sealift.outsource.terms import Backward, Forward, Layer
 from sealift.outsource.trace import Trace, without

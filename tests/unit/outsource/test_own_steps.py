@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sealift.errors import IntegrityError, JobError
 from sealift.numeric.kernels import portable_kernels
-from sealift.numeric.loops import U32
+from sealift.numeric.residues import U32
 from sealift.outsource.masked import MaskedProducts, Share
 from sealift.outsource.module.model import outsource
 from sealift.outsource.terms import Direction, Layer

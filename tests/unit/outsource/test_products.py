@@ -21,8 +21,7 @@ from sealift.errors import (
     UsageError,
 )
 from sealift.numeric.kernels import BLOCK, Kernels
-from sealift.numeric.loops import F32, U32, Answers
-from sealift.numeric.residues import BASES
+from sealift.numeric.residues import BASES, F32, U32, Answers
 from sealift.outsource.check import Claim, exact_row
 from sealift.outsource.exchange import Arrived, MaskedShares
 from sealift.outsource.masked import SHARES, MaskedProducts, Share

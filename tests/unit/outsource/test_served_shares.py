@@ -28,7 +28,7 @@ from sealift.errors import (
 from sealift.events import Event
 from sealift.ids import Digest
 from sealift.numeric.kernels import PART
-from sealift.numeric.loops import U32
+from sealift.numeric.residues import U32
 from sealift.outsource.compute import ShareProducts
 from sealift.outsource.connections import Connections, _as_masked
 from sealift.outsource.exchange import MaskedShares

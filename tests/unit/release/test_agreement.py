@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sealift.attest.level import Level
-from sealift.attest.referenceset import (
+from sealift.attest.reference import (
     SetName,
 )
 from sealift.codec import decode, encode

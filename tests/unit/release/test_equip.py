@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from sealift.attest.collateral import Collateral
-from sealift.attest.reference import ReferenceValues, SnpReferences
-from sealift.attest.referenceset import (
+from sealift.attest.reference import (
     ReferenceSet,
+    ReferenceValues,
     SetName,
     SignedReferenceSet,
+    SnpReferences,
     sign_set,
 )
 from sealift.crypto.sign import SigningKey

@@ -16,12 +16,12 @@ from sealift.attest.level import Level
 from sealift.attest.reference import (
     ImaReferences,
     NvidiaReferences,
+    SetName,
     SnpReferences,
     TdxReferences,
     TpmReferences,
     TpmRoot,
 )
-from sealift.attest.referenceset import SetName
 from sealift.crypto.hpke import HpkePublicKey
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import PolicyError

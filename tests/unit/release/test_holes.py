@@ -13,13 +13,11 @@ from sealift.attest.reference import (
     ImaReferences,
     NvidiaReferences,
     Operator,
+    SetName,
     SnpReferences,
     TdxReferences,
     TpmReferences,
     TpmRoot,
-)
-from sealift.attest.referenceset import (
-    SetName,
 )
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest

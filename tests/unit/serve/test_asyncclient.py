@@ -14,7 +14,7 @@ import pytest
 
 import sealift
 from sealift.errors import MalformedError, PeerError, UsageError
-from sealift.serve.asyncclient import AsyncClient
+from sealift.serve.client import AsyncClient
 from tests.sim.served import FORM, Served, rows
 from tests.sim.startedserver import Started
 

@@ -22,7 +22,7 @@ from sealift.errors import (
     UnavailableError,
 )
 from sealift.numeric.kernels import portable_kernels
-from sealift.numeric.loops import F32, I16, U32
+from sealift.numeric.residues import F32, I16, U32
 from sealift.numeric.windows import KernelWindow
 from sealift.outsource import server
 from sealift.outsource.masked import MaskedProducts, Share

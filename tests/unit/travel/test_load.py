@@ -6,7 +6,7 @@ import pytest
 
 from sealift.channel.record.commitment import LEAF_BYTES
 from sealift.errors import IntegrityError
-from sealift.travel.accelerator.load import split_leaves
+from sealift.travel.accelerator.visit import split_leaves
 from sealift.travel.visit.messages import LEAVES_PER_MESSAGE
 
 

@@ -14,7 +14,7 @@ from sealift.train.job.settings import parse_job
 from sealift.travel.peers import rank_names
 from sealift.view.live import LiveRun, replay
 from sealift.view.livepage import AcceleratorEvidence, RunFiles, fragments
-from sealift.view.page import LIVE_POLICY, entrance, whole
+from sealift.view.markup import LIVE_POLICY, entrance, whole
 from sealift.view.report import see_run
 from tests.unit.view.test_live import READY, began, offered, told, visit
 from tests.worlds.consortium import make_consortium

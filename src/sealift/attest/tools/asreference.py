@@ -31,8 +31,6 @@ from sealift.attest.reference import (
     TdxReferences,
     TpmReferences,
     TpmRoot,
-)
-from sealift.attest.referenceset import (
     join,
 )
 from sealift.attest.snp import evidence as snp

@@ -8,7 +8,6 @@ from contextlib import ExitStack, suppress
 from typing import Any, Final, Protocol, TypeVar
 
 from sealift.channel.cuda.compilers import CudaKernels
-from sealift.channel.cuda.copies import CopySettings
 from sealift.channel.cuda.driver import (
     Argument,
     CudaError,
@@ -18,7 +17,7 @@ from sealift.channel.cuda.driver import (
 )
 from sealift.channel.cuda.memory import CudaMemory, SharedMemory
 from sealift.channel.cuda.plan import KernelPlan, Launch, to_arguments
-from sealift.channel.cuda.staging import HostBlock, Ring, Room, TableRing
+from sealift.channel.cuda.staging import CopySettings, HostBlock, Ring, Room, TableRing
 from sealift.channel.cuda.streams import DeviceStream, EventPool, HoldsUp, Ticket
 from sealift.channel.device.device import device_lost
 from sealift.errors import IntegrityError, SealiftError, require_kind

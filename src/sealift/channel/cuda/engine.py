@@ -6,41 +6,65 @@ that are in use keep the order of the calls. ``opening.open_cuda`` makes one.
 What it protects depends on the GPU. A confidential GPU keeps the host out. On any other
 the host's memory sees ciphertext only, but the bus carries the keys and the GPU's memory
 is open to whoever administers the machine.
+
+Sums have the bits that a processor gets. Each queues one kernel, or one copy, behind what
+uses the same ranges; sums of different order have different bits, so the caller fixes the
+order of the calls.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import cycle
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from sealift.channel.cuda import sums
-from sealift.channel.cuda.batches import (
-    CudaKey,
-    CudaVerdicts,
-    RecordBatch,
-    expand_key,
-    nothing,
-    open_batch,
-    own_key,
-    seal_batch,
-)
 from sealift.channel.cuda.compilers import CudaKernels
-from sealift.channel.cuda.copies import CopySettings
 from sealift.channel.cuda.core import Core
-from sealift.channel.cuda.driver import Driver, GpuFacts, Residence, faults_as_errors
+from sealift.channel.cuda.driver import (
+    Driver,
+    GpuFacts,
+    Grid,
+    Residence,
+    faults_as_errors,
+)
 from sealift.channel.cuda.memory import (
     CudaMemory,
     SharedMemory,
     array_range,
     own_memory,
 )
-from sealift.channel.cuda.staging import HostBlock, Pinning, writable_address
+from sealift.channel.cuda.plan import (
+    THREADS,
+    BufferName,
+    KernelPlan,
+    Launch,
+    Word32,
+    Word64,
+)
+from sealift.channel.cuda.staging import (
+    CopySettings,
+    HostBlock,
+    Pinning,
+    writable_address,
+)
 from sealift.channel.cuda.streams import HoldsUp, Joined, Point, Ticket, on_device
-from sealift.channel.cuda.transfer import Transfer, open_staged, open_straight
+from sealift.channel.cuda.transfer import (
+    CudaKey,
+    CudaVerdicts,
+    RecordBatch,
+    Transfer,
+    expand_key,
+    nothing,
+    open_batch,
+    open_staged,
+    open_straight,
+    own_key,
+    seal_batch,
+)
 from sealift.channel.device.device import (
     DeviceEvent,
     DeviceKey,
@@ -56,7 +80,7 @@ from sealift.channel.device.device import (
 )
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
-from sealift.errors import SealiftError
+from sealift.errors import SealiftError, UsageError
 from sealift.ids import Buffer
 
 SLOTS: Final = 4
@@ -267,22 +291,35 @@ class CudaEngine:
     @faults_as_errors()
     def add(self, total: DeviceTensor, part: DeviceTensor) -> Ticket:
         """``total += part``."""
-        return sums.add(self.core, total, part)
+        plan = _plan(self.core, "add", total, "total", "part", Word64(total.size))
+        return _write(self.core, plan, total, part)
 
     @faults_as_errors()
     def weigh(self, total: DeviceTensor, part: DeviceTensor, factor: float) -> Ticket:
-        """``total = part * factor``."""
-        return sums.weigh(self.core, total, part, factor)
+        """``total = part * factor``; the factor is rounded to the elements' type first."""
+        word: Word32 | Word64
+        if total.dtype == "float32":
+            word = Word32(*struct.unpack("<I", struct.pack("<f", factor)))
+        else:
+            word = Word64(*struct.unpack("<Q", struct.pack("<d", factor)))
+        size = Word64(total.size)
+        plan = _plan(self.core, "weigh", total, "total", "part", size, word)
+        return _write(self.core, plan, total, part)
 
     @faults_as_errors()
     def copy(self, total: DeviceTensor, part: DeviceTensor) -> Ticket:
         """``total = part``."""
-        return sums.copy(self.core, total, part)
+        return _write(self.core, None, total, part)
 
     @faults_as_errors()
     def first_odd(self, tensor: DeviceTensor) -> int | None:
         """Index of the first element that is infinite or no number; waits for it."""
-        return sums.first_odd(self.core, tensor)
+        core, span = self.core, _Span.of(tensor)
+        plan = _plan(core, "find_odd", tensor, "target", Word64(tensor.size), "count")
+        with core.lock:
+            after = span.memory.hazards.before_read(span.start, span.end)
+            left = core.ask(plan, {"target": span.address}, after=after)
+        return tensor.size - left if left else None
 
     @faults_as_errors()
     def follow(self, stream: int) -> None:
@@ -358,3 +395,76 @@ def _lies_in(blocks: Sequence[HostBlock | Pinning], source: memoryview) -> bool:
         for block in blocks
         if not block.closed
     )
+
+
+_KINDS: Final[Mapping[str, str]] = {"float32": "f32", "float64": "f64"}
+_BLOCKS: Final = 16  # per multiprocessor
+
+
+class _Span(NamedTuple):
+    """Bytes of a memory that a call uses."""
+
+    memory: CudaMemory
+    start: int
+    end: int
+
+    @classmethod
+    def of(cls, tensor: DeviceTensor) -> _Span:
+        check_range(tensor.memory, tensor.offset, tensor.nbytes)
+        end = tensor.offset + tensor.nbytes
+        return cls(own_memory(tensor.memory), tensor.offset, end)
+
+    @property
+    def address(self) -> int:
+        return self.memory.address + self.start
+
+
+def _plan(
+    core: Core,
+    name: str,
+    tensor: DeviceTensor,
+    *arguments: BufferName | Word32 | Word64,
+) -> KernelPlan:
+    """One kernel over the elements.
+
+    Raises:
+        UsageError: code ``bad-tensor``, for elements of another type.
+    """
+    kind = _KINDS.get(tensor.dtype)
+    if kind is None or tensor.offset % tensor.itemsize:
+        raise UsageError(
+            "a tensor cannot be summed on a GPU",
+            why=f"{tensor.dtype} at byte {tensor.offset}",
+            code="bad-tensor",
+        )
+    wanted = -(-tensor.size // THREADS)
+    blocks = max(1, min(wanted, _BLOCKS * core.driver.facts.multiprocessors))
+    return KernelPlan(
+        (Launch(f"sealift_{name}_{kind}", Grid(blocks, THREADS), arguments),)
+    )
+
+
+def _write(
+    core: Core, plan: KernelPlan | None, total: DeviceTensor, part: DeviceTensor
+) -> Ticket:
+    """Queue kernels, or without any a copy, that read ``part`` and write ``total``."""
+    if (total.size, total.dtype) != (part.size, part.dtype):
+        raise UsageError("the tensors differ in length or type", code="bad-tensor")
+    to, origin = _Span.of(total), _Span.of(part)
+    places = {"total": to.address, "part": origin.address}
+
+    def step(stream: Any) -> None:
+        if plan is None:
+            core.driver.copy_on_device(to.address, origin.address, total.nbytes, stream)
+        else:
+            core.run(plan, places, stream)
+
+    with core.lock:
+        waits: list[HoldsUp] = [
+            *origin.memory.hazards.before_read(origin.start, origin.end),
+            *to.memory.hazards.before_write(to.start, to.end),
+        ]
+        ticket = core.crypto.submit(step, after=waits)
+        origin.memory.hazards.reads(origin.start, origin.end, ticket)
+        to.memory.hazards.writes(to.start, to.end, ticket)
+    return ticket

@@ -15,19 +15,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sealift.channel.cuda.batches import CudaKey, CudaVerdicts
 from sealift.channel.cuda.bindings import open_driver
 from sealift.channel.cuda.compilers import CudaKernels
-from sealift.channel.cuda.copies import (
+from sealift.channel.cuda.driver import Driver, faults_as_errors
+from sealift.channel.cuda.engine import SLOTS, CudaEngine
+from sealift.channel.cuda.memory import CudaMemory
+from sealift.channel.cuda.staging import (
     GpuProtection,
     choose_copies,
     measure_toll,
     prove_pinned,
     read_protection,
 )
-from sealift.channel.cuda.driver import Driver, faults_as_errors
-from sealift.channel.cuda.engine import SLOTS, CudaEngine
-from sealift.channel.cuda.memory import CudaMemory
+from sealift.channel.cuda.transfer import CudaKey, CudaVerdicts
 from sealift.channel.device.device import RecordPlace
 from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey

@@ -2,7 +2,7 @@
 
 A lane queues either in the caller's thread or in a thread of its own. The latter is for
 confidential GPUs, where a copy returns only when everything before it is done (NVIDIA
-says so of CC mode; ``copies.py`` measures it): nothing but that thread may wait then.
+says so of CC mode; ``staging.py`` measures it): nothing but that thread may wait then.
 """
 
 from __future__ import annotations

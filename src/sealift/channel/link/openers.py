@@ -17,8 +17,12 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from sealift.channel.device.device import DeviceEngine, DeviceKey, RecordPlace
-from sealift.channel.device.keys import DeviceKeys
+from sealift.channel.device.device import (
+    DeviceEngine,
+    DeviceKey,
+    DeviceKeys,
+    RecordPlace,
+)
 from sealift.channel.link.announcement import TransferAnnouncement
 from sealift.channel.record.frames import (
     FRAME_EXTRA_BYTES,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from sealift.attest.level import Level
-from sealift.attest.referenceset import (
+from sealift.attest.reference import (
     MAX_SET_BYTES,
     SetName,
     parse_set,

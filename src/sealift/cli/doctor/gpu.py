@@ -16,14 +16,14 @@ from typing import Any, Final
 
 from sealift.channel.cuda.bindings import open_driver
 from sealift.channel.cuda.compilers import installed_compilers
-from sealift.channel.cuda.copies import (
+from sealift.channel.cuda.driver import Driver, faults_as_errors
+from sealift.channel.cuda.staging import (
     GpuProtection,
+    HostBlock,
     PinnedTruth,
     prove_pinned,
     read_protection,
 )
-from sealift.channel.cuda.driver import Driver, faults_as_errors
-from sealift.channel.cuda.staging import HostBlock
 from sealift.channel.select import select_device, shows_gpu
 from sealift.cli.doctor.probe import Figure, Finding, say_rate, say_time
 from sealift.errors import SealiftError, UnavailableError

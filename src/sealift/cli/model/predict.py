@@ -164,7 +164,7 @@ def run(args: argparse.Namespace) -> int:
 def _predict_here(args: argparse.Namespace, path: Path) -> int:
     """Predict from a model's file; the exit code."""
     from sealift.data.schema.document import schema_from_plain
-    from sealift.serve.ownmodel import predict_table
+    from sealift.serve.modelworker import predict_table
     from sealift.serve.rowfiles import beside, read_inputs, read_kept, require_writable
     from sealift.train.output.modelfacts import read_facts
 

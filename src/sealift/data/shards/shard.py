@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from sealift.channel.device.device import DeviceEngine
-from sealift.channel.device.keys import DeviceKeys
+from sealift.channel.device.device import DeviceEngine, DeviceKeys
 from sealift.channel.record.commitment import VerifiedLeaves, verify_leaves
 from sealift.channel.record.opener import Slot, scrub
 from sealift.channel.record.rawfile import ByteSource

@@ -2,28 +2,32 @@
 
 Servers take a job's traces once, before its first step. Here a form of steps is known when
 its first was made, so a form that is new ends the sessions, and opens others.
+
+Which modules are faster here than by servers is measured on zeros, so that no row decides:
+a step of a known form is made of zeros, by the servers and here. What decides is what
+everybody may know, the shapes, and how fast this machine, the servers and the way between
+them are; servers see those steps, and later that some products are not asked for.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import numpy as np
+import torch
+from torch.nn import functional
+
 from sealift.errors import JobError, PeerError, SealiftError, require_value
 from sealift.numeric.kernels import Kernels
-from sealift.numeric.loops import F32
-from sealift.outsource.module.speed import (
-    LayerSpeed,
-    Seconds,
-    quickest,
-    seconds_here,
-    seconds_of_zeros,
-)
+from sealift.numeric.residues import F32
+from sealift.outsource.convert import Outsourced
 from sealift.outsource.multiplier import Multiplier, Observe, Products
-from sealift.outsource.terms import Backward, Forward, Layer
+from sealift.outsource.terms import Backward, Forward, Layer, Tensor
 from sealift.outsource.trace import (
     Phase,
     StepKind,
@@ -142,7 +146,7 @@ class StepRunner:
         self._on_begin()
         with self._watching():
             served = quickest(self._served_zeros(kind) for _ in range(PASSES))
-        here = seconds_here(trace, PASSES)
+        here = _seconds_here(trace, PASSES)
         return {name: LayerSpeed(here[name], served[name]) for name in here}
 
     def leave_out(self, names: Collection[str]) -> None:
@@ -154,7 +158,7 @@ class StepRunner:
         trace, products = self._traces[kind], self._opened().products
         multiplier = Multiplier(products, self._kernels, self._seed)
         multiplier.begin(kind, self.settled, StepTrace(trace))
-        found = seconds_of_zeros(trace, multiplier)
+        found = _seconds_of_zeros(trace, multiplier)
         multiplier.settle()
         return found
 
@@ -242,3 +246,85 @@ def _failure(error: BaseException) -> SealiftError:
     return PeerError(
         "the servers do not accept requests any more", why="a step was aborted"
     )
+
+
+_TENSORS: Final[tuple[Tensor, ...]] = ("x", "w", "dy")
+Seconds = Mapping[str, float]  # of each layer, by its name
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpeed:
+    """What a layer's products of one step take.
+
+    Attributes:
+        here_s: In float32, by this process.
+        served_s: By servers, with rounding, masking and the way.
+    """
+
+    here_s: float
+    served_s: float
+
+    @property
+    def stays(self) -> bool:
+        """Whether servers do not pay."""
+        return self.served_s >= self.here_s
+
+    def __str__(self) -> str:
+        return (
+            f"it takes {self.here_s * 1e3:.1f} ms of a step here and "
+            f"{self.served_s * 1e3:.1f} ms by servers, measured on zeros"
+        )
+
+
+def _seconds_of_zeros(trace: Trace, products: Outsourced) -> Seconds:
+    """Make a step of zeros, and say what each layer took."""
+    found: dict[str, float] = defaultdict(float)
+    layers: list[Layer] = []
+    for exchange in trace:
+        if isinstance(exchange, Forward):
+            layer = exchange.layer
+            layers.append(layer)
+            x, w = (np.zeros(layer.shape(each), np.float32) for each in _TENSORS[:2])
+            began_s = time.perf_counter()
+            products.forward(exchange, x, w)
+        else:
+            layer = layers[exchange.call]
+            dy = np.zeros(layer.shape("dy"), np.float32)
+            began_s = time.perf_counter()
+            products.backward(exchange, dy)
+        found[layer.name] += time.perf_counter() - began_s
+    return found
+
+
+def quickest(passes: Iterator[Seconds]) -> Seconds:
+    """Of several steps, each layer's shortest time."""
+    every = list(passes)
+    return {name: min(each[name] for each in every) for name in every[0]}
+
+
+def _seconds_here(trace: Trace, passes: int) -> Seconds:
+    """What each layer takes in this process, as PyTorch computes it."""
+    return quickest(_pass_here(trace) for _ in range(passes))
+
+
+def _pass_here(trace: Trace) -> Seconds:
+    found: dict[str, float] = defaultdict(float)
+    for call in calls_of(trace):
+        layer = call.layer
+        x, w, dy = (_zeros(layer, tensor) for tensor in _TENSORS)
+        wanted = {"input": x, "weight": w}
+        began_s = time.perf_counter()
+        if layer.is_linear:
+            y = functional.linear(x.flatten(1), w.flatten(1)).view(dy.shape)
+        else:
+            y = functional.conv2d(x, w, stride=layer.stride, padding=layer.padding)
+        if call.later:
+            torch.autograd.grad(y, [wanted[each] for each in call.later], dy)
+        found[layer.name] += time.perf_counter() - began_s
+    return found
+
+
+def _zeros(layer: Layer, tensor: Tensor) -> torch.Tensor:
+    """As PyTorch has images, and kernels."""
+    batch, height, width, channels = layer.shape(tensor)
+    return torch.zeros(batch, channels, height, width, requires_grad=tensor != "dy")

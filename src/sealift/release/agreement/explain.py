@@ -19,12 +19,12 @@ from sealift.attest.level import Level
 from sealift.attest.reference import (
     ImaReferences,
     NvidiaReferences,
+    SetName,
     SnpReferences,
     TdxReferences,
     TpmReferences,
     TpmRoot,
 )
-from sealift.attest.referenceset import SetName
 from sealift.errors import quote_foreign
 from sealift.events import say_local_time
 from sealift.ids import Digest

@@ -9,7 +9,7 @@ from typing import Final
 
 from sealift.attest.collateral import DAY_S
 from sealift.attest.level import Level
-from sealift.attest.referenceset import (
+from sealift.attest.reference import (
     SetName,
 )
 from sealift.crypto.sign import PublicKey

@@ -16,11 +16,11 @@ from sealift.attest.reference import (
     LowestTier,
     NvidiaReferences,
     ReferenceValues,
+    SetName,
     SnpReferences,
     TdxReferences,
     TpmReferences,
 )
-from sealift.attest.referenceset import SetName
 from sealift.codec import MAX_INTEGER, encode
 from sealift.crypto.hash import labelled
 from sealift.crypto.hpke import HpkePublicKey

@@ -27,7 +27,7 @@ from sealift.errors import (
     require_value,
 )
 from sealift.numeric.kernels import Kernels
-from sealift.numeric.loops import F32
+from sealift.numeric.residues import F32
 from sealift.outsource.multiplier import Multiplier, Products
 from sealift.outsource.plain import PlainProducts
 from sealift.outsource.terms import Backward, Forward, Layer

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Protocol
 from sealift.channel.device.device import DeviceTensor, SummingEngine
 from sealift.errors import UsageError
 from sealift.ids import Buffer
-from sealift.numeric.loops import F32
+from sealift.numeric.residues import F32
 from sealift.outsource.terms import Backward, Forward
 from sealift.outsource.trace import Phase, StepKind
 from sealift.release.agreement.training import PrivateSteps

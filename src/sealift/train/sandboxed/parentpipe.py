@@ -18,7 +18,7 @@ from contextlib import suppress
 import numpy as np
 
 from sealift.errors import PeerError
-from sealift.numeric.loops import F32
+from sealift.numeric.residues import F32
 from sealift.outsource.terms import Backward, Forward, Layer
 from sealift.train.sandbox.kernel import call
 from sealift.train.worker.messages import (

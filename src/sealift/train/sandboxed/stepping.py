@@ -26,8 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from sealift.errors import require_value
-from sealift.outsource.convert import Route, convert
-from sealift.outsource.modelstate import ModelState
+from sealift.outsource.convert import ModelState, Route, convert
 from sealift.train.loop.buckets import Array, Bucket
 from sealift.train.loop.faults import gradient_not_finite
 from sealift.train.loop.states import TrainingState

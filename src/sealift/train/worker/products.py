@@ -15,7 +15,7 @@ import numpy as np
 
 from sealift.errors import MalformedError
 from sealift.ids import Buffer
-from sealift.numeric.loops import F32
+from sealift.numeric.residues import F32
 from sealift.outsource.terms import Backward, Forward, Layer
 from sealift.train.loop.tasks import TaskParent
 

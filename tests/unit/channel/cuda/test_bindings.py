@@ -115,7 +115,7 @@ except SealiftError as error:
 
 WHOLE = """
 import sys
-from sealift.channel.cuda.copies import GpuProtection
+from sealift.channel.cuda.staging import GpuProtection
 from sealift.channel.cuda.opening import open_cuda
 from sealift.channel.cuda.opening import EDGES, self_test
 from tests.sim.cuda_engines import GccKernels

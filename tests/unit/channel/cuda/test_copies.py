@@ -8,7 +8,9 @@ from itertools import count
 
 import pytest
 
-from sealift.channel.cuda.copies import (
+from sealift.channel.cuda.driver import Residence
+from sealift.channel.cuda.opening import make_case
+from sealift.channel.cuda.staging import (
     GpuProtection,
     PinnedTruth,
     choose_copies,
@@ -16,8 +18,6 @@ from sealift.channel.cuda.copies import (
     prove_pinned,
     read_protection,
 )
-from sealift.channel.cuda.driver import Residence
-from sealift.channel.cuda.opening import make_case
 from sealift.channel.cuda.transfer import cut, least_piece
 from sealift.crypto.aead import Suite
 from sealift.errors import (

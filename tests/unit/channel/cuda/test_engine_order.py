@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from sealift.channel.cuda.batches import CudaVerdicts
 from sealift.channel.cuda.driver import CudaError
 from sealift.channel.cuda.engine import SLOTS
+from sealift.channel.cuda.transfer import CudaVerdicts
 from sealift.crypto.aead import Suite
 from sealift.errors import (
     AuthenticationError,

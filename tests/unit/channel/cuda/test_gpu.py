@@ -7,10 +7,9 @@ import os
 import pytest
 
 from sealift.channel.cuda.bindings import open_driver
-from sealift.channel.cuda.copies import prove_pinned, read_protection
 from sealift.channel.cuda.driver import Residence
 from sealift.channel.cuda.opening import make_case, open_cuda, self_test
-from sealift.channel.cuda.staging import HostBlock
+from sealift.channel.cuda.staging import HostBlock, prove_pinned, read_protection
 from sealift.crypto.aead import Suite
 from sealift.errors import AuthenticationError, UnavailableError
 
