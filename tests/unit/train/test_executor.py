@@ -65,7 +65,8 @@ def failing(says: str, then: str = "sys.exit(1)") -> Any:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             program = f"import sys, time; sys.stderr.write({says!r}); {then}"
-            return subprocess.Popen([sys.executable, "-c", program], stderr=said), ours
+            command, held = [sys.executable, "-c", program], [theirs.fileno()]
+            return subprocess.Popen(command, stderr=said, pass_fds=held), ours
 
     return start
 

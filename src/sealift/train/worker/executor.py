@@ -449,7 +449,7 @@ class RecipeExecutor:
             status = self._exit_code() if word is None else None
         if word is None:
             ended = f" (signal {-status})" if status is not None and status < 0 else ""
-            if status is None:
+            if not select.select([self._control], [], [], 0)[0]:  # nor has it hung up
                 ended = f" within {START_S:g} s; the machine may have too much to do"
             raise killed(f"its process could not be started{ended}{self._last_lines()}")
         return word
