@@ -25,11 +25,11 @@ OWNERS: Final = 2
 
 
 def run(*, quick: bool = False, rounds: int = 0) -> BenchReport:
-    """Measure 4,000 rounds; with ``quick`` 200."""
+    """Measure 20,000 rounds; with ``quick`` 200."""
     report = start_report("growth")
     report.real = ["host and owners as processes on this machine"]
     with tempfile.TemporaryDirectory(prefix="sealift-growth-") as folder:
-        measure(report, Path(folder), rounds or (200 if quick else 4000))
+        measure(report, Path(folder), rounds or (200 if quick else 20_000))
     return report
 
 

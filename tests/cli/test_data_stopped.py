@@ -97,3 +97,15 @@ def test_what_somebody_else_put_there_is_not_ours(
     assert said.out == ""
     assert "[output-exists]" in said.err
     assert "was not read again" not in said.err
+
+
+@pytest.mark.parametrize("standing", ["n.sealed", "n.resource.json"])
+def test_what_stands_in_the_way_is_said_before_the_table_is_read(
+    home: Path, capsys: pytest.CaptureFixture[str], standing: str
+) -> None:
+    """To read a million images takes minutes."""
+    Path("out").mkdir()
+    Path("out", standing).touch()
+    Path("t.npz").unlink()
+    assert seal() == 2
+    assert f"out/{standing} already exists" in capsys.readouterr().err

@@ -199,6 +199,7 @@ def _seal(args: argparse.Namespace) -> None:
     from sealift.data.schema.document import load_schema
     from sealift.data.sealing import (
         check_cell_rows,
+        demand_unsealed,
         record_bytes_for,
         seal_shards,
         shard_names,
@@ -219,6 +220,7 @@ def _seal(args: argparse.Namespace) -> None:
         _show_sealed(args, cards)
         return
     vault.demand_free(names, args.out)
+    demand_unsealed(args.out, args.name, names, schema_file=given is None)
     keys = {name: SecretKey.generate() for name in names}
     schema = given or _said_schema(args, options)
     for line in tell_numbers(args.source, schema, options):

@@ -11,7 +11,8 @@ Not here: where the data key is kept (``release.vault.vault``; see ``keep``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, get_args
@@ -285,8 +286,21 @@ def record_bytes_for(row_bytes: int, *, about: int | None = None, rows: int = 0)
     return max((about or DEFAULT_RECORD_BYTES) // unit, 1) * unit
 
 
+def demand_unsealed(
+    out_dir: Path, name: str, names: Iterable[str], *, schema_file: bool
+) -> None:
+    """Refuse before the source is read what sealing would refuse afterwards.
+
+    Raises:
+        UsageError: ``output-exists``.
+    """
+    for path in _all_paths(out_dir, name, names, schema_file=schema_file):
+        if os.path.lexists(path):
+            raise UsageError(f"{path} already exists", code="output-exists")
+
+
 def _all_paths(
-    out_dir: Path, name: str, keys: Mapping[str, SecretKey], *, schema_file: bool
+    out_dir: Path, name: str, keys: Iterable[str], *, schema_file: bool
 ) -> Iterator[Path]:
     """Every file that sealing makes."""
     for each in keys:
