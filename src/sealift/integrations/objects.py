@@ -54,6 +54,9 @@ _CLASSES: Final[Mapping[str, type]] = {
         (_optim_utils, "StateInfo"),
     )
 }
+# What stages of a pipeline tell each other: whoever sends or awaits it has loaded the module.
+_PIPELINE: Final = "torch.distributed.pipelining._utils"
+_STAGES: Final = frozenset({"_TensorMeta", "_StageForwardMeta", "_StageBackwardMeta"})
 _SENT: Final = "only plain values, numbers, containers and tensors are sent"
 _PLACES: Final = frozenset({"prefix", "relative_path"})  # of files of a checkpoint
 _NOT_IN_NAMES: Final = frozenset("/\\\0")
@@ -105,6 +108,8 @@ def _to_plain(value: Any, depth: int) -> Any:
     if kind in _PLAIN:
         return value
     write = _WRITERS.get(kind)
+    if write is None and _stage_class(name := f"{_PIPELINE}:{kind.__name__}") is kind:
+        write = _class_writer(name, kind)
     if write is None:
         write = next(
             (how for of, how in _WRITERS_OF_KINDS if isinstance(value, of)), None
@@ -114,6 +119,12 @@ def _to_plain(value: Any, depth: int) -> Any:
     if depth > MAX_DEPTH:
         raise _refused(kind.__qualname__, f"it is nested more than {MAX_DEPTH} deep")
     return write(value, lambda items: [_to_plain(each, depth + 1) for each in items])
+
+
+def _stage_class(name: str) -> type | None:
+    module, _, kind = name.partition(":")
+    known = module == _PIPELINE and kind in _STAGES and module in sys.modules
+    return vars(sys.modules[module])[kind] if known else None
 
 
 def _refused(kind: str, why: str) -> UsageError:
@@ -247,7 +258,7 @@ def _container_reader(of: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _read_class(content: Any) -> Any:
     name, parts = content
-    member = _CLASSES[name]
+    member = _stage_class(name) or _CLASSES[name]
     if issubclass(member, enum.Enum):
         raise ValueError(f"{name} is not a data class")
     values = _from_plain(parts)

@@ -18,6 +18,12 @@ from torch.distributed.checkpoint.filesystem import _StoragePrefix
 from torch.distributed.checkpoint.metadata import MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import WriteItemType
 from torch.distributed.fsdp._optim_utils import StateInfo, _PosDimTensorInfo
+from torch.distributed.pipelining._utils import (
+    _DTensorMeta,
+    _StageBackwardMeta,
+    _StageForwardMeta,
+    _TensorMeta,
+)
 
 from sealift.errors import MalformedError, UsageError
 from sealift.integrations.objects import MAX_DEPTH, pack_object, unpack_object
@@ -47,6 +53,8 @@ class Colour(enum.Enum):
         TensorProperties(dtype=torch.bfloat16, requires_grad=True), complex(1, -2),
         np.float64(0.5), np.int8(-3), np.bool_(True), np.complex64(1j),
         _TensorInfo(torch.Size([2]), torch.float16),
+        _StageForwardMeta((_TensorMeta(torch.Size([2]), (1,), torch.float32, True),)),
+        _StageBackwardMeta((None,)),
         StateInfo({"a": _PosDimTensorInfo(torch.Size([2]), torch.int8)}, {}, {"b": 1}),
     ],
 )  # fmt: skip
@@ -99,6 +107,7 @@ def test_tensors_come_out_the_same(tensor: torch.Tensor) -> None:
         np.array(["a"]),
         np.zeros(1, "i4,f4"),
         np.datetime64("2026-01-01"),
+        _DTensorMeta(torch.Size([1]), (1,), torch.float32, False),
     ],
 )
 def test_anything_else_is_refused_by_its_type(value: object) -> None:
@@ -150,6 +159,7 @@ def test_a_rank_does_not_choose_where_another_one_writes(prefix: object) -> None
         {"array": ["O", [1], "AAAAAAAAAAA="]}, {"array": ["<f4", [2], "AAAA"]}, {"number": ["V4", [], "AAAAAA=="]},
         {"array": ["(2,)f4", [1], "AAAAAAAAAAA="]}, {"complex": ["1", 2]},
         {"class": ["torch.distributed._state_dict_utils:_TensorInfo", {"dict": [["a", 1]]}]},
+        {"class": ["torch.distributed.pipelining._utils:_MeshCache", {"dict": []}]},
         {"path": 3}, {"dict": [[1]]}, {"set": [[1]]},
     ],
 )  # fmt: skip
