@@ -55,11 +55,48 @@ def test_images_are_changed_only_when_told(tmp_path: Path) -> None:
     assert read(str(place), schema, options)["image"].shape == (6, 1, 6, 2)
 
 
+def test_an_image_is_turned_as_its_camera_was_held(tmp_path: Path) -> None:
+    place = pictures(tmp_path)
+    schema = infer_schema(str(place))
+    lying = Image.open(place / "dog" / "1.png").transpose(Image.Transpose.ROTATE_90)
+    tags = lying.getexif()
+    tags[0x0112] = 6  # to be turned back
+    lying.save(place / "dog" / "2.png", exif=tags)
+    found = read(str(place), schema)["image"]
+    np.testing.assert_array_equal(found[5], found[4])
+    lying.save(place / "cat" / "0.png", exif=tags)
+    assert infer_schema(str(place)) == schema
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        (Image.new("I;16", (5, 4), 4000), "more than 8 bits"),
+        (Image.new("F", (5, 4), 0.5), "more than 8 bits"),
+        (Image.new("RGB", (5, 4)), "2 pictures"),
+    ],
+)
+def test_what_would_be_cut_off_is_refused(
+    tmp_path: Path, image: Image.Image, words: str
+) -> None:
+    place = pictures(tmp_path)
+    options = SourceOptions(image_mode="L")
+    schema = infer_schema(str(place), options)
+    more = [Image.new("RGB", (5, 4), "red")] if image.mode == "RGB" else []
+    image.save(place / "cat" / "0.tif", save_all=True, append_images=more)
+    with pytest.raises(MalformedError, match=f"cat/0.tif has {words}"):
+        read(str(place), schema, options)
+    (place / "cat" / "0.png").unlink()
+    with pytest.raises(MalformedError, match=f"cat/0.tif has {words}"):
+        infer_schema(str(place), options)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
         ("dog/0.png", b"\x89PNG but no more", "dog/0.png cannot be read"),
         ("dog/notes.txt", b"x", "dog/notes.txt is not an image"),
+        ("dog/0.parquet", b"x", "Put all Parquet files into one folder"),
     ],
 )
 def test_what_is_no_image_is_named(

@@ -65,8 +65,8 @@ def field_of_type(name: str, column: str, kind: Any, source: str) -> Field:
     if dtype not in DTYPES:
         raise unclear(
             f"{source}: {column[:80]} has the type {inner}, which is not supported",
-            fix="Leave it out with --fields, or convert it to one of "
-            + ", ".join(DTYPES),
+            fix=f"Leave it out with --fields, or convert it to one of {', '.join(DTYPES)}; "
+            "or save the table as CSV, where texts become categories, and dates days",
         )
     return made_field(name, dtype, tuple(shape), source)
 

@@ -7,7 +7,8 @@ also at one that lacks a class. Of a schema without categories the label is the 
 number in the order of names, and there must be one for each class.
 
 Size and colours are never changed unless the user said so: an image of another size or
-mode is refused with its name, before it is decoded. Formats are those listed here, by
+mode is refused with its name, before it is decoded. An image is turned as its file says that
+it was taken. Formats are those listed here, by
 content: Pillow knows others, and gives PostScript to an interpreter.
 """
 
@@ -61,7 +62,8 @@ def first_form(raw: bytes, options: SourceOptions, name: str) -> ImageForm:
     """
     with _decoding(name):
         image = _decoded(raw)
-        image.load()
+        _demand_shallow(image, name)
+        image = _upright(image)
     mode = options.image_mode or image.mode
     if mode not in CHANNELS:
         raise unclear(
@@ -99,7 +101,7 @@ def decode(raw: bytes, form: ImageForm, options: SourceOptions, name: str) -> Ar
     with _decoding(name):
         image = _decoded(raw)
         _demand_form(image, form, options, name)
-        image.load()
+        image = _upright(image)
         _demand_form(image, form, options, name)  # decoding may turn it
         if image.mode != form.mode:
             image = image.convert(form.mode)
@@ -113,11 +115,45 @@ def _demand_form(
     image: Any, form: ImageForm, options: SourceOptions, name: str
 ) -> None:
     """Demand what is not converted to be as it must be; ask before decoding."""
+    _demand_shallow(image, name)
     if image.mode != form.mode and options.image_mode is None:
         raise _unlike(name, f"an image of mode {image.mode}", form.mode, "--image-mode")
-    if image.size != (form.width, form.height) and options.image_size is None:
+    width, height = image.size[::-1] if _lies(image) else image.size
+    if (height, width) != (form.height, form.width) and options.image_size is None:
         wanted = f"{form.height}x{form.width}"
-        raise _unlike(name, f"{image.height}x{image.width}", wanted, "--image-size")
+        raise _unlike(name, f"{height}x{width}", wanted, "--image-size")
+
+
+def _demand_shallow(image: Any, name: str) -> None:
+    """Demand one picture of 8 bits; Pillow would take the first, and cut off brighter pixels.
+
+    Raises:
+        MalformedError: code ``bad-row``.
+    """
+    frames = 1 if image.format in (None, "MPO") else getattr(image, "n_frames", 1)
+    if frames > 1:
+        what, fix = f"has {frames:,} pictures", "Save the one that is meant"
+    elif image.mode.startswith(("I", "F")):
+        what = f"has more than 8 bits for a pixel (mode {image.mode})"
+        fix = "Scale it to 0 to 255 yourself, or save the images as arrays in .npz"
+    else:
+        return
+    raise MalformedError(f"{name} {what}", fix=fix, code="bad-row")
+
+
+def _lies(image: Any) -> bool:
+    """Whether its file says that people see its rows as columns, as many cameras write."""
+    if image.format == "PNG" and "exif" not in image.info:
+        return False  # Pillow would decode it, to look for more behind the pixels
+    return image.getexif().get(_ORIENTATION, 1) >= _LYING
+
+
+def _upright(image: Any) -> Any:
+    """Decoded, as people see it: a camera says in the file how it was held."""
+    image.load()
+    return require(
+        "PIL.ImageOps", extra="images", what="reading images"
+    ).exif_transpose(image)
 
 
 def _decoded(raw: bytes) -> Any:
@@ -159,6 +195,10 @@ SUFFIXES: Final = frozenset(
     (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 )
 NAMES: Final = ("image", "label")
+_ORIENTATION, _LYING = (
+    0x0112,
+    5,
+)  # of EXIF: the tag, and the first of four turned values
 
 
 @dataclass(frozen=True)
@@ -293,9 +333,11 @@ def _images(folder: Path) -> Iterator[tuple[Path, int]]:
                     fix="Put the image there, or remove the name",
                 )
             if path.suffix.lower() not in SUFFIXES:
+                fix = f"Remove it; images end in {', '.join(sorted(SUFFIXES))}"
+                if path.suffix.lower() == ".parquet":
+                    fix = "Put all Parquet files into one folder; names of folders are no column"
                 raise bad_table(
-                    f"{path.relative_to(folder).as_posix()} is not an image",
-                    fix=f"Remove it; images end in {', '.join(sorted(SUFFIXES))}",
+                    f"{path.relative_to(folder).as_posix()} is not an image", fix=fix
                 )
             yield path, label
 
