@@ -22,7 +22,7 @@ from sealift.errors import (
 from sealift.meet.declaration import job_text
 from sealift.meet.folder import PartyFolder
 from sealift.meet.messages import FromHost, Run
-from sealift.meet.runs import MeetingRun, chosen_run, read_run, take_run
+from sealift.meet.runs import MeetingRun, chosen_run, forget_states, read_run, take_run
 from sealift.release.agreement.training import MAX_PARAMETERS
 from tests.sim import lyinghost
 from tests.sim.lyinghost import LyingHost, lying_host
@@ -392,6 +392,26 @@ def test_an_owner_whose_run_did_not_end_does_not_go_on_from_it(
     assert refused(lambda: take_run(east, run)).code == "run-differs"
     east["receipt.json"].write_text("{}")
     assert take_run(east, run) == run  # control
+
+
+def test_a_state_that_no_run_can_go_on_from_is_deleted(
+    east: PartyFolder, told: Callable[..., MeetingRun]
+) -> None:
+    file = east["state"] / "rank-0" / "checkpoint-1"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"sealed")
+    run = take_run(east, told(kept_job(3)))
+    forget_states(east, run)
+    assert file.exists()  # this run goes on from it
+    anew = MeetingRun(2, run.text.replace('continues = "wards"', 'continues = ""'))
+    assert anew.state(east) == "run-2/state"
+    receipt = east["receipt.json"]
+    receipt.rename(east["elsewhere"])
+    forget_states(east, anew)
+    assert file.exists()  # the first run may be resumed
+    east["elsewhere"].rename(receipt)
+    forget_states(east, anew)
+    assert not east["state"].exists()
 
 
 def test_the_last_run_keeps_no_state(

@@ -238,3 +238,4 @@ def test_a_run_with_more_epochs_goes_on_from_the_one_before(parties: Parties) ->
     }
     wait_for_receipt(owners["north"], parties.folder / "north" / "run-4")
     assert not [*(parties.folder / "north").glob("run-4/state/rank-0/checkpoint-*")]
+    assert not (parties.folder / "north" / "state").exists()

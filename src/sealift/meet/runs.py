@@ -8,6 +8,7 @@ role. Source: spec/meeting.md section 8.
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,7 @@ from sealift.errors import (
     PeerError,
     PolicyError,
     RefusedError,
+    UnavailableError,
     quote_foreign,
 )
 from sealift.meet.connection import Conversation
@@ -293,6 +295,31 @@ def take_run(place: PartyFolder, told: MeetingRun) -> MeetingRun:
             )
     write_whole(place[told.file], told.text.encode())
     return told
+
+
+def forget_states(place: PartyFolder, run: MeetingRun) -> None:
+    """Delete what earlier runs left for later ones, where no run can go on from it any more.
+
+    A run goes on from the one before it, or begins with epoch 1: what is older than such a
+    beginning is of no use. A run that did not end keeps its checkpoints, as it may be resumed.
+
+    Raises:
+        UnavailableError: it cannot be deleted.
+    """
+    earlier = _runs_before(run, place)
+    kept = {run.state(place)}
+    kept |= {each.state(place) for each in earlier if not has_ended(place, each)}
+    for name in sorted({each.state(place) for each in earlier} - kept):
+        try:
+            if place[name].exists():
+                shutil.rmtree(place[name])
+                place.say(
+                    f"deleted {name}: no run can go on from the state in it any more"
+                )
+        except OSError as error:
+            raise UnavailableError(
+                f"cannot delete {place[name]}", why=error, code="cannot-write"
+            ) from error
 
 
 def _computes(job: JobTable) -> object:

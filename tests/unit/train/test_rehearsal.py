@@ -10,6 +10,7 @@ import torch
 from sealift.data.schema.document import schema_from_plain
 from sealift.data.schema.rows import demand_rows
 from sealift.data.schema.schema import DTYPES
+from sealift.errors import JobError
 from sealift.train.sandboxed.rehearsal import rehearse, synthetic_rows
 from tests.unit.train.recipes import LIGHTNING, SETTINGS, load, rows, schema
 
@@ -60,3 +61,37 @@ def test_sums_are_rehearsed_too() -> None:
         )
         assert found.sums == {"count": "1 whole", "x": "4 float"}
         assert found.steps == steps
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        ('{"a": float("nan")}', "infinite or NaN on random rows"),
+        ('{"a": torch.tensor([1.0, float("inf")])}', "infinite or NaN"),
+        (
+            '{"a" if len(batch["y"]) > 1 else "b": 1.0}',
+            "some measures for some batches alone",
+        ),
+    ],
+)
+def test_measures_that_no_agreement_can_list(returned: str, words: str) -> None:
+    text = f"{LIGHTNING}\n\ndef evaluate(model, batch):\n    return {returned}\n"
+    with pytest.raises(JobError, match=words) as caught:
+        rehearse(load(text), schema(), SETTINGS, rows=20, steps=1, clock=lambda: 0.0)
+    assert caught.value.code == "bad-recipe"
+
+
+@pytest.mark.parametrize(
+    "returned",
+    ["None", "[1, 2]", '{"a": "good"}', '{"a": [1]}', '{"a": torch.tensor(1j)}'],
+)
+def test_measures_that_are_no_numbers(returned: str) -> None:
+    text = f"{LIGHTNING}\n\ndef evaluate(model, batch):\n    return {returned}\n"
+    with pytest.raises(JobError, match="dict of numbers and tensors by name"):
+        rehearse(load(text), schema(), SETTINGS, rows=20, steps=1, clock=lambda: 0.0)
+
+
+def test_a_table_of_counts_may_be_empty_for_one_row() -> None:
+    counts = "torch.arange(2.0) if len(batch['y']) > 1 else torch.zeros(2)"
+    text = f"{LIGHTNING}\n\ndef evaluate(model, batch):\n    return {{'a': {counts}}}\n"
+    rehearse(load(text), schema(), SETTINGS, rows=20, steps=1, clock=lambda: 0.0)

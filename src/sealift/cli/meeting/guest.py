@@ -28,6 +28,7 @@ from sealift.meet.invitation import Invitation
 from sealift.meet.owner import OwnerMeeting, read_kept
 from sealift.meet.runs import (
     MeetingRun,
+    forget_states,
     has_ended,
     last_run,
     next_run,
@@ -257,6 +258,7 @@ def stay(
             pauses = pauses - 1 if told is not None else 0  # it is away: it starts anew
             sleep(PAUSE_S)
         number, run = run.number, take_run(place, told)
+        forget_states(place, run)
         failures = failures if run.number == number else 0
         talk.wait_for("")
         if not has_ended(place, run):

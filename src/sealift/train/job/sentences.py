@@ -36,7 +36,7 @@ _SAID: Final = {
     "checkpoint.committed": "checkpoint {number} of {job} was written to the log",
     "checkpoint.kept": "an old checkpoint was not deleted: {line}",
     "checkpoint.missed": "no checkpoint was made: {line}",
-    "checkpoint.stays": "checkpoint {number} stays sealed for a run with more epochs (keep_state)",
+    "checkpoint.stays": "checkpoint {number} stays sealed for a run with more epochs (keep_state); if none is to come, delete its folder",
     "checkpoint.restored": "the job continues from checkpoint {number}, at visit batch {position}",
     "checkpoint.sealed": "checkpoint {number} was sealed",
     "client.refused": "a client was refused: {rule}",

@@ -68,6 +68,18 @@ REASONS: Final[Mapping[str, tuple[str, str]]] = {
         "Use one that counts steps or epochs: held-out measures are not known to a recipe",
     ),
     "loss": ("loss() does not return a scalar tensor", ""),
+    "measures": (
+        "evaluate() returns something other than a dict of numbers and tensors by name",
+        'Return sums over the batch, such as {"right": 12.0}',
+    ),
+    "measures-infinite": (
+        "evaluate() returns a measure that is infinite or NaN on random rows",
+        "Return sums that are numbers for any rows",
+    ),
+    "measures-differ": (
+        "evaluate() returns some measures for some batches alone",
+        "Return the same names for every batch, also for one of one row: the agreement lists them",
+    ),
     "sums": (
         "prepare() returns something other than a dict of numbers and tensors",
         "",

@@ -32,6 +32,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import partial
+from numbers import Real
 from types import FrameType, TracebackType
 from typing import Any, Final, TypeVar
 
@@ -325,7 +326,10 @@ class Recipe:
         """
         evaluate = getattr(self._module, "evaluate", None)
         if evaluate is not None:
-            sums: dict[str, float] = self.guard(_evaluate, evaluate, model, batch)
+            sums: dict[str, float] | None
+            sums = self.guard(_evaluate, evaluate, model, batch)
+            if sums is None:
+                raise unfit("measures")
             return sums
         rows = len(next(iter(batch.values())))
         return {"loss": float(self.loss(model, batch, 0)) * rows}
@@ -405,8 +409,17 @@ def _plain(loss: Any) -> Any:
 
 def _evaluate(
     evaluate: Callable[..., Any], model: nn.Module, batch: Batch
-) -> dict[str, float]:
-    return sums_by_place(evaluate(model, batch))
+) -> dict[str, float] | None:
+    sums = evaluate(model, batch)
+    if not isinstance(sums, Mapping) or not all(map(_is_number, sums.values())):
+        return None
+    return sums_by_place(sums)
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, Tensor):
+        return not (value.is_complex() or value.is_meta)
+    return isinstance(value, Real)
 
 
 def sums_by_place(sums: Mapping[str, Any]) -> dict[str, float]:

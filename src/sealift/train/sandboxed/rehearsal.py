@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.rows import demand_rows
 from sealift.data.schema.schema import Field, Schema
+from sealift.train.loop.faults import unfit
 from sealift.train.loop.tasks import ONE_ROW, Rehearsal, SliceId
 from sealift.train.sandboxed.graphrecipe import LoadedRecipe
 from sealift.train.sandboxed.recipe import pack_answer
@@ -82,13 +83,14 @@ def rehearse(
 
     A recipe with ``prepare`` sums over them first; one without ``build`` does no more.
     Visits may end with a batch of one row, so that is tried as well, unless the settings
-    drop it; and what is ``asked`` is answered, once training is over.
+    drop it; a batch that is measured may have one row in any case; and what is ``asked`` is answered, once training is over.
 
     Args:
         begin: Told what is tried next, in words.
 
     Raises:
-        JobError: if the loss is not finite, or the recipe does not fit.
+        JobError: if the loss is not finite, or the recipe does not fit; ``bad-recipe``, if a
+            measure is no finite number, or not of every batch.
     """
     torch.set_num_threads(settings.threads)
     table = synthetic_rows(schema, rows, seed=settings.seed)
@@ -115,6 +117,9 @@ def rehearse(
     begin("its evaluation")
     later = sorted(seconds[1:]) or seconds
     metrics = training.evaluate(table, schema)
+    batch = training.evaluate(table[: settings.batch_rows], schema)
+    begin("the evaluation of one row")
+    _demand_alike(metrics, batch, training.evaluate(table[:1], schema))
     if asked is not None:
         begin("an answer")
         _answer(
@@ -128,6 +133,16 @@ def rehearse(
         metrics=metrics,
         sums=forms,
     )
+
+
+def _demand_alike(metrics: Mapping[str, float], *others: Mapping[str, float]) -> None:
+    """Demand measures that a run can list: finite, and those of some batches in all of them."""
+    if not all(map(math.isfinite, metrics.values())):
+        raise unfit("measures-infinite")
+    # A table that has a zero in each place is left out.
+    names, *found = ({n for n in e if not n.endswith("]")} for e in (metrics, *others))
+    if any(each != names for each in found):
+        raise unfit("measures-differ")
 
 
 def find_difference(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final
 
 from sealift.data.schema.document import schema_from_plain
@@ -112,7 +110,7 @@ class TriedRecipe:
         if order.inputs:
             schemas = schema_from_plain(order.inputs), schema_from_plain(order.outputs)
             asked = Asked(*schemas)
-        found = rehearse(
+        return rehearse(
             recipe,
             schema_from_plain(order.schema),
             order.settings,
@@ -122,8 +120,6 @@ class TriedRecipe:
             asked=asked,
             begin=begin,
         )
-        finite = {n: each for n, each in found.metrics.items() if math.isfinite(each)}
-        return replace(found, metrics=finite)
 
 
 def _failed(error: BaseException, doing: str) -> TrialFailed:

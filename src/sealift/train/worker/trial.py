@@ -47,6 +47,7 @@ _LAST_BATCH: Final = (
     "The last batch of a visit may have one row: set drop_last = true in the job's "
     "[training]"
 )
+_PLAIN_IMPORT: Final = "Import the recipe's own files by their plain names, without a point: `from layers import ...`"
 _CLASSES: Final = (
     "The rows were generated from the schema: set `classes`, the number of values, "
     "for each column of labels or indices"
@@ -230,7 +231,7 @@ def _failure(failed: TrialFailed) -> JobError:
         what = f"the recipe opens the file {failed.file[:200]!r}"
         why = "the sandbox does not contain this file"
         return JobError(what, why=why, code="foreign-file")
-    fix = {"IndexError": _CLASSES}.get(failed.type, "")
+    fix = {"IndexError": _CLASSES, "ImportError": _PLAIN_IMPORT}.get(failed.type, "")
     fix = _LAST_BATCH if failed.doing == ONE_ROW else fix
     doing = f" at {failed.doing[:40]}" if failed.doing else ""
     what = f"the recipe failed with {failed.type[:80]}{doing}"
