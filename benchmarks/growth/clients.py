@@ -11,6 +11,7 @@ which a question was due. Server and clients share this machine's cores.
 from __future__ import annotations
 
 import asyncio
+import gc
 import selectors
 import socket
 import tempfile
@@ -109,7 +110,9 @@ class SealedServer(End):
         self._listening = started.listening()
 
     def start(self) -> Answer:
-        """Begin to serve; where."""
+        """Begin to serve, as `sealift serve` does; where."""
+        gc.collect()
+        gc.freeze()
         _, port = self._listening.__enter__()
         return {"port": port}
 

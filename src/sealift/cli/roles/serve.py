@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 from contextlib import closing
 from pathlib import Path
@@ -104,6 +105,9 @@ def _serve(
     )
     host, port = listener.address
     emit(setup.sink, "serve.listening", address=f"{host}:{port}")
+    # What is there by now stays: to look through it again would keep every client waiting.
+    gc.collect()
+    gc.freeze()
     try:
         server.serve(admission.open)
     finally:
