@@ -36,7 +36,7 @@ def mixed(*odd: str) -> list[str]:
         (["<0.5", ">200", "7.1"], "categories, although its cells, such as '<0.5'"),
         (["JA", "ja", "nein"], 'write "ja" = "JA" under [synonyms.v]'),
         (["big city", "big  city", "town"], "look like one category"),
-        (["caf\u00e9", "cafe\u0301", "tea"], "look like one category"),
+        (["caf\u00e9", "cafe\u0301", "tea"], r'"cafe\u0301" and "caf\u00e9" look like one' ),
         (["ill", "ill\u200b", "well"], "'ill\\u200b' has a character that cannot be seen"),
         (["Yes", "No", "1", "0"], '"No" beside 0 and 1'),
         (["m\ufffdn", "w"], "looks damaged"),

@@ -112,7 +112,9 @@ def doubt_categories(texts: Sequence[str], name: str) -> Iterator[str]:
         alike.setdefault(_same(text), []).append(text)
     for group in alike.values():
         if len(group) > 1:
-            first, *others = (_quoted(each) for each in group)
+            forms = {normalize("NFC", each) for each in group}
+            alike_too = len(forms) < len(group)  # also to whoever reads this
+            first, *others = (_quoted(each, escaped=alike_too) for each in group)
             yield (
                 f"{' and '.join([first, *others])} look like one category; if they are, write "
                 f"{others[0]} = {first} under [synonyms.{name}] {IN_FILE}, and only {first} in categories"
@@ -136,5 +138,5 @@ def _same(text: str) -> str:
     return " ".join(normalize("NFKC", seen).casefold().split())
 
 
-def _quoted(text: str) -> str:
-    return visible(json.dumps(text[:40], ensure_ascii=False))
+def _quoted(text: str, *, escaped: bool = False) -> str:
+    return visible(json.dumps(text[:40], ensure_ascii=escaped))
