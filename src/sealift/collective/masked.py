@@ -136,7 +136,9 @@ class MaskedSums:
         whole = codes.view(signed)
         cut = encode_numbers(numbers, encoding, whole)
         if variance:
-            whole += draw_discrete_gaussian(whole.size, variance)
+            for start in range(0, whole.size, _STEP):  # drawing takes memory of its own
+                some = whole[start : start + _STEP]
+                some += draw_discrete_gaussian(some.size, variance)
         add_masks(codes, self._group.rank, self._next_masks(encoding.bits), self._room)
         self._room[:] = 0
         self._group.all_reduce(codes, Reduction.SUM, algorithm)

@@ -28,7 +28,7 @@ def draw_discrete_gaussian(count: int, variance: int) -> NDArray[np.int64]:
 
     Args:
         count: Of numbers.
-        variance: The distribution's parameter, from 1 to ``2**84``.
+        variance: The distribution's parameter, from 1 to ``2**87``.
     """
     scale = math.isqrt(variance) + 1
     found = np.empty(count, np.int64)

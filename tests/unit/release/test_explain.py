@@ -327,6 +327,31 @@ def test_below_the_floor_its_name_must_be_given(
     assert below(agreement, "ada", exception) == []
 
 
+def test_a_budget_that_relies_on_other_owners_machines_is_below_the_floor() -> None:
+    steps = PrivateSteps(1.0, 1.1, 64, honest_ranks=2)
+    training = changed(TRAINING, sync=("step",), sums=("only",), privacy=steps)
+    budget = PrivacyBudget(epsilon=3.0, delta=1e-6)
+    tables = tuple(
+        changed(each, rule=changed(RULE, privacy=budget))
+        if each.owner == "ada"
+        else each
+        for each in USUAL.resources
+    )
+    agreement = changed(USUAL, training=training, resources=tables)
+    assert below(agreement) == ["shared-noise"]
+    assert below(agreement, "bern") == []  # who has no budget reads it all the same
+    said = [each.text for each in loud(agreement, "bern")]
+    assert any("nobody can check this" in each for each in said)
+    texts = " ".join(each.text for each in explain(agreement, "ada"))
+    assert "As long as 2 machines are honest" in texts
+    assert (
+        "only that machine's part of the noise, 1/2 of its variance: 0.78 times"
+        in texts
+    )
+    assert "Noise is in them already" not in texts
+    assert "is cut to it (sum_bound)" not in texts
+
+
 def test_sums_over_few_rows_of_ones_own_are_below_the_floor() -> None:
     """The others subtract their parts; in a group they are sent the sums themselves."""
     few = tuple(

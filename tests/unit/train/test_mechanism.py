@@ -108,6 +108,21 @@ def test_noise_is_normal_and_lies_on_a_grid(sigma: float) -> None:
     assert bool((torch.round(noise / grid) * grid == noise).all())
 
 
+@pytest.mark.parametrize("units", [0, 1 << 24])
+def test_gradients_that_are_one_memory_are_clipped_once(units: int) -> None:
+    """Autograd gives `w + d` one gradient for both, which may be spread of one number too."""
+    one = torch.full((1, 8), 1e6, dtype=torch.float64)
+    spread = torch.full((1, 1), 3e6, dtype=torch.float64).expand(1, 8)
+    totals = {name: torch.zeros(8, dtype=torch.float64) for name in "wds"}
+    counts = torch.tensor([True])
+    add_clipped({"w": one, "d": one, "s": spread}, counts, 0.5, totals, units=units)
+    norm = math.sqrt(sum(float(each.square().sum()) for each in totals.values()))
+    largest = units or 0.5
+    assert 0.99 * largest < norm <= largest * (1 if units else 1 + 1e-12)
+    assert torch.equal(totals["w"], totals["d"])
+    assert float(one.max()) == 1e6
+
+
 def test_the_sum_is_rounded_together_with_its_noise() -> None:
     """Else its last bits would be those of the rows (Mironov 2012)."""
     odd = torch.full((1 << 10,), 1 / 3, dtype=torch.float64)

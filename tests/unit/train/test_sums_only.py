@@ -18,6 +18,7 @@ from sealift.data.schedule.visits import Stop, VisitBatch
 from sealift.errors import MalformedError, SealiftError, UsageError
 from sealift.release.agreement import Between, GroupRule, OutputRule
 from sealift.release.agreement.sums import SumEncoding
+from sealift.release.agreement.training import PrivateSteps
 from sealift.train import plans
 from sealift.train.loop.averaging import Contribution
 from sealift.train.loop.measures import joint_numbers
@@ -30,11 +31,11 @@ from sealift.train.loop.states import (
 from sealift.train.loop.statistics import Measured, add_sums, let_out, sum_numbers
 from sealift.train.output.uses import Uses
 from sealift.train.ranks.rounds import GroupRounds, PassReport, RankNumbers
-from sealift.train.ranks.sumsonly import SumsOnly, layout_of
+from sealift.train.ranks.sumsonly import SumsOnly, layout_of, step_group
 from sealift.travel.settings import JobSettings, SlicesSettings
 from tests.attacks.test_ranks_that_lie import World
 from tests.sim.wires import simulated_wires
-from tests.unit.collective.test_masked import heard_wires
+from tests.unit.collective import test_masked
 from tests.unit.train.test_averaging import numbers, state
 from tests.worlds.consortium import OUTPUT, TRAINING, make_consortium
 
@@ -298,7 +299,7 @@ def test_measures_of_few_owners_are_told_to_nobody() -> None:
 
 def test_no_ranks_own_number_is_on_a_wire() -> None:
     """Whole passes: what a rank hears has nothing of the parts that open ranks tell."""
-    wires = heard_wires()
+    wires = test_masked.heard_wires()
 
     def work(rank: int, sums: SumsOnly) -> None:
         stops = [stop(each) for each in range(RANKS)]
@@ -504,3 +505,25 @@ def test_an_agreement_of_two_owners_has_no_sums_alone() -> None:
     with pytest.raises(MalformedError, match="by subtraction") as caught:
         replace(agreement, group=GroupRule(2, "share"), training=training)
     assert caught.value.code == "bad-agreement"
+
+
+def test_steps_are_added_up_with_everybodys_part_of_the_noise() -> None:
+    """What a wire carries is masked; the sum of nothing is noise of all parts together."""
+    private = PrivateSteps(clip=1.0, noise=0.5, batch=8, honest_ranks=2)
+    only = {"sums": ("only",), "sync": ("step",), "slices": Between(3, 3)}
+    rule = replace(TRAINING, plans=("ddp",), rows=("owner",), prepare=(False,), privacy=private, **only)  # type: ignore[arg-type] # fmt: skip
+    size = 20_000
+
+    def work(rank: int, sums: MaskedSums) -> Any:
+        steps = step_group(sums._group, sums, rule)
+        numbers = np.full(size, rank << 40, np.int64)
+        steps.all_reduce(numbers)
+        return numbers
+
+    first, *others = test_masked.on_ranks(work)
+    assert all(np.array_equal(first, each) for each in others)
+    noise = first - (3 << 40)
+    # The variance of so many has a relative error of 0.01: these bounds are 8 of them.
+    assert 0.92 < noise.astype(np.float64).var() / (RANKS * private.part) < 1.08
+    with SealedGroup(0, simulated_wires(1)[0]) as alone:
+        assert step_group(alone, None, TRAINING) is alone

@@ -67,7 +67,7 @@ from sealift.release.agreement.training import (
 
 ExceptionName = Literal[
     "recipe-text", "statistics", "metric-rows", "model-to",
-    "round-updates", "step-updates", "rows-away",
+    "round-updates", "step-updates", "rows-away", "shared-noise",
 ]  # fmt: skip
 _LEAVES: Final = "what is shared, and who gets it"
 _READS: Final = "who can read what while it is used"
@@ -362,12 +362,13 @@ def _tell_updates(subject: _Subject) -> Iterator[Sentence]:
 def _tell_privacy(subject: _Subject) -> Iterator[Sentence]:
     agreement, training = subject.agreement, subject.agreement.training
     if training is not None:
-        for text, alarm in say_privacy(training, subject.rows):
-            yield Sentence(_LEAVES, text, alarm=alarm)
+        own = bool(agreement.budgets_of(subject.asked))
+        for text, few, alarm in say_privacy(training, subject.rows, own=own):
+            yield Sentence(_LEAVES, text, few, alarm)
     alike: dict[str, list[str]] = {}
     for owner in sorted(agreement.data_owners, key=lambda each: each != subject.asked):
         for each, budget in agreement.budgets_of(owner):
-            alike.setdefault(say_budget(budget), []).append(each.name)
+            alike.setdefault(say_budget(budget, training), []).append(each.name)
     for text, tables in alike.items():
         yield Sentence(_LEAVES, f"The privacy budget of {say_list(tables)} is {text}")
 

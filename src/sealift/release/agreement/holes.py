@@ -32,6 +32,7 @@ EXCEPTIONS: Final[dict[ExceptionName, str]] = {
     "model-to": "the model goes to a party that is not its owner",
     "round-updates": f"updates over a table of fewer than {FLOOR_ROWS} rows are shared",
     "step-updates": f"updates over fewer than {FLOOR_ROWS} rows are shared",
+    "shared-noise": "your privacy budget holds only as long as other owners' machines add their noise",
     "rows-away": "your rows are sent to a machine that proves nothing",
 }
 

@@ -16,7 +16,7 @@ from sealift.release.agreement.training import ParameterRule, TrainingRule
 
 BAR: Final = 20  # characters
 FLOOR_ROWS: Final = 16  # of an owner's own program (``holes``)
-Few = Literal["round-updates", "step-updates"] | None
+Few = Literal["round-updates", "step-updates", "shared-noise"] | None
 
 
 def say_code(
@@ -143,11 +143,24 @@ def say_updates(
 def _say_noise(training: TrainingRule) -> str:
     if training.privacy is None:
         return "No noise is added."
+    if honest := training.privacy.honest_ranks:
+        return (
+            f"With it comes only that machine's part of the noise, 1/{honest} of its variance: "
+            f"{training.privacy.noise / math.sqrt(honest):.2g} times the clip."
+        )
     return "Noise is in them already."
 
 
-def say_privacy(training: TrainingRule, rows: str) -> Iterator[tuple[str, bool]]:
-    """What private steps do, and whether it is an alarm."""
+def say_privacy(
+    training: TrainingRule, rows: str, *, own: bool
+) -> Iterator[tuple[str, Few, bool]]:
+    """What private steps do, what of it must be allowed, and whether it is an alarm.
+
+    Args:
+        training: What is agreed.
+        rows: Whose rows, in words.
+        own: Whether the owner who reads it has a budget.
+    """
     private = training.privacy
     if private is None:
         return
@@ -155,33 +168,39 @@ def say_privacy(training: TrainingRule, rows: str) -> Iterator[tuple[str, bool]]
         f"Steps are private: for each one, {private.batch:,} of an owner's rows as expected are drawn by chance. The gradient of "
         f"each row of {rows} is clipped to the norm {private.clip:g}, and noise of {private.noise:g} times this norm is added to their sum. "
         "No measure of rows is shared, because it would have no noise.",
+        None,
         False,
     )
-    if private.honest_ranks:
+    if honest := private.honest_ranks:
         yield (
             "The noise is shared (honest_ranks): each machine adds a part of it, and the parts of "
-            f"{private.honest_ranks} machines come to all of it. A budget holds only as long as so many machines, that of the owner "
+            f"{honest} machines come to all of it. A budget holds only as long as so many machines, that of the owner "
             "whose rows are meant among them, add their parts and tell them to nobody: nobody can check this.",
+            "shared-noise" if own else None,
             True,
         )
     if training.plans == ("travel",):
         yield (
             "The accelerator that visits the owners draws the rows, clips, adds the noise and asks each owner's broker "
             "before it works on a visit's rows: a budget holds only as far as that machine is what it proves to be.",
+            None,
             True,
         )
     if training.privacy_trusts_code:
         yield (
             "The recipe's code reads the rows and could let out more than these sums, without noise: a budget holds only "
             "as far as this code is trusted (privacy_trusts_code = true).",
+            None,
             True,
         )
 
 
-def say_budget(budget: PrivacyBudget) -> str:
-    """How large a budget is, what that means, and who keeps to it."""
+def say_budget(budget: PrivacyBudget, training: TrainingRule | None) -> str:
+    """How large a budget is, what that means, who keeps to it, and who has to be honest."""
+    shared = training is not None and training.honest_ranks
+    honest = f" As long as {shared} machines are honest:" if shared else ""
     return (
-        f"{budget}. {say_surest(budget.epsilon, budget.delta)} Its owner's broker counts each round or visit on its disk before "
+        f"{budget}.{honest} {say_surest(budget.epsilon, budget.delta)} Its owner's broker counts each round or visit on its disk before "
         "it begins, over all jobs and later agreements, and refuses one that costs more than is left: training ends then."
     )
 
@@ -219,6 +238,13 @@ def _say_masked(
         "all owners less one over all but one is that one's: each run with another set of owners tells this.",
         None,
     )
+    if training.honest_ranks:
+        yield (
+            "Before it is added, each number of a clipped row is cut towards zero to a whole number of 1/16,777,216 of the "
+            "clip, and the sum of rows and noise is written in 64 bits. Nothing beyond that is cut, and nothing is counted.",
+            None,
+        )
+        return
     yield (
         f"Before it is added, each number is rounded to a multiple of 2^-{say_range(training.sum_places)} and written in "
         f"{say_range(training.sum_bits)} bits; one beyond {say_range(training.sum_bound)} is cut to it (sum_bound). How many were cut "

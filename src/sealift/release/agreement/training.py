@@ -386,6 +386,11 @@ class TrainingRule:
         self._check_sums()
         self._check_privacy()
 
+    @property
+    def honest_ranks(self) -> int:
+        """Of private steps whose noise ranks share, how many have to be honest; else 0."""
+        return 0 if self.privacy is None else self.privacy.honest_ranks
+
     def _check_privacy(self) -> None:
         """What would let out more than the private steps is not agreed on with them."""
         if self.privacy is None:
@@ -396,7 +401,7 @@ class TrainingRule:
                 "are supported",
                 "plans",
             )
-        honest = self.privacy.honest_ranks
+        honest = self.honest_ranks
         demanded = [("rows", "owner"), ("prepare", False)]
         demanded += (
             [("sync", "step"), ("sums", "only")] if honest else [("sync", "round")]
@@ -423,13 +428,17 @@ class TrainingRule:
             return
         # With "step" a machine whose rows are used up brings zeros: the sum is of few then,
         # which noise that ranks share hides as well.
-        shared = self.privacy is not None and self.privacy.honest_ranks
-        agreed = (self.plans, self.rows, self.sync)
-        if agreed != (("ddp",), ("owner",), ("step",) if shared else ("round",)):
+        sync = "step" if self.honest_ranks else "round"
+        if (self.plans, self.rows, self.sync) != (("ddp",), ("owner",), (sync,)):
+            why = (
+                "noise that ranks share is added in each step"
+                if self.honest_ranks
+                else 'with sync = "step" the sums of machines that have rows left would be '
+                "shown, so it needs privacy with honest_ranks"
+            )
             raise inconsistent(
-                'has "only", which needs plans = ["ddp"], rows = "owner" and '
-                'sync = "round" alone; with sync = "step" the sums of machines that have rows '
-                "left would be shown, so it needs privacy with honest_ranks",
+                f'has "only", which needs plans = ["ddp"], rows = "owner" and '
+                f'sync = "{sync}" alone; {why}',
                 "sums",
             )
         if self.max_norm.max:

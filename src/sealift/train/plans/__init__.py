@@ -110,8 +110,7 @@ def _check_training(
         raise UsageError(
             "the job keeps its state for a later run (training.keep_state) and may end early "
             "(training.stop_after)",
-            why="no run can go on from one that decided itself when to end",
-            fix="Leave out one of the two",
+            why="no run can go on from one that decided itself when to end: leave out one of the two",
             code="bad-choice",
         )
     if travel.asked_bytes:

@@ -31,7 +31,6 @@ from sealift.errors import (
     PeerError,
     PolicyError,
     SealiftError,
-    require_value,
 )
 from sealift.events import Sink, emit, metric_fields
 from sealift.ids import Digest, VisitId
@@ -55,7 +54,6 @@ from sealift.train.loop.slices import (
 )
 from sealift.train.loop.states import TrainerState
 from sealift.train.loop.statistics import ALONE, Measured, let_out
-from sealift.train.loop.stepsums import ReduceGroup
 from sealift.train.loop.trainer import Trainer
 from sealift.train.output.accounts import RunAccount, SignedAccount, verify_accounts
 from sealift.train.output.handout import Handout
@@ -78,7 +76,7 @@ from sealift.train.ranks.rounds import (
     count_rows,
     stops_of,
 )
-from sealift.train.ranks.sumsonly import NoisedSteps, SumsOnly
+from sealift.train.ranks.sumsonly import SumsOnly, step_group
 from sealift.train.worker.process import garbled
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.accelerator.setup import LoadedCargo, LoadedVisit, PhaseTimer
@@ -413,17 +411,13 @@ class RankedJob:
         self._planned = self.handout.collectives = planned.why
         if self.settings.slices.sync == "step":
             nbytes = planned.bucket_bytes
-            private = self.agreement.agreement.training_rule.privacy
-            group: ReduceGroup = self.group
-            shared = private is not None and private.honest_ranks > 0
-            if private is not None and shared:
-                group = NoisedSteps(require_value(self._masked), private)
+            rule = self.agreement.agreement.training_rule
             self._beside = StepGroup(
-                group=group,
+                group=step_group(self.group, self._masked, rule),
                 plans=self.plans,
                 bucket_bytes=nbytes,
-                device=None if shared else self.device,
-                units=shared,
+                device=None if rule.honest_ranks else self.device,
+                units=rule.honest_ranks > 0,
             )
 
     def _model_bytes(self) -> int:

@@ -18,14 +18,15 @@ import numpy as np
 
 from sealift.channel.device.device import DeviceTensor
 from sealift.collective.announcement import Algorithm
+from sealift.collective.group import SealedGroup
 from sealift.collective.masked import MaskedSums
 from sealift.collective.tensors import Numbers
 from sealift.data.schedule.visits import Stop
-from sealift.errors import JobError, UsageError
+from sealift.errors import JobError, UsageError, require_value
 from sealift.release.agreement import OutputRule
 from sealift.release.agreement.sums import COUNTS, MEASURES, SCALARS
 from sealift.release.agreement.tallies import Tally, tally_of
-from sealift.release.agreement.training import PrivateSteps
+from sealift.release.agreement.training import PrivateSteps, TrainingRule
 from sealift.train.loop.averaging import AveragedPiece
 from sealift.train.loop.measures import (
     WITHHELD,
@@ -36,6 +37,7 @@ from sealift.train.loop.measures import (
 )
 from sealift.train.loop.states import TensorBytes, pack_tensors
 from sealift.train.loop.statistics import check_sums, sum_numbers
+from sealift.train.loop.stepsums import ReduceGroup
 
 _SUMS_OF: Final = {"classes": 3, "scores": 3, "regression": 5}
 _KINDS: Final = {"F64": (np.float64, MEASURES), "I64": (np.int64, COUNTS)}
@@ -184,6 +186,15 @@ class NoisedSteps:
         if isinstance(tensor, DeviceTensor):
             raise UsageError("noise is added to numbers in this process's memory")
         self._sums.add_up(tensor, COUNTS, variance=self._variance)
+
+
+def step_group(
+    group: SealedGroup, sums: MaskedSums | None, rule: TrainingRule
+) -> ReduceGroup:
+    """What adds up the gradients of steps: the group, or masked sums with shared noise."""
+    if rule.privacy is None or not rule.honest_ranks:
+        return group
+    return NoisedSteps(require_value(sums), rule.privacy)
 
 
 def _places_of(tally: Tally) -> Iterator[Cell]:

@@ -71,7 +71,11 @@ def add_clipped(
         units: The clip is so many whole numbers, which are added up; 0 adds up numbers.
     """
     count = len(counts)
-    flat = {n: e.detach().double().reshape(count, -1) for n, e in gradients.items()}
+    # Copied, whatever its type: two parameters' gradients may be the same memory.
+    flat = {
+        n: e.detach().to(torch.float64, copy=True).reshape(count, -1)
+        for n, e in gradients.items()
+    }
     squares = [each.square().sum(1) for each in flat.values()]
     norms = torch.stack(squares).sum(0).sqrt()
     counted = counts & norms.isfinite()
