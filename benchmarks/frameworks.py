@@ -45,7 +45,7 @@ _LARGER: Final[dict[str, tuple[dict[str, str], tuple[str, ...]]]] = {
         (),
     ),
 }
-_ROWS: Final = 256
+_ROWS: Final = 128
 _WATCH: Final = """
 import atexit as _atexit, os as _os, time as _time
 from torch.optim.optimizer import register_optimizer_step_post_hook as _watch

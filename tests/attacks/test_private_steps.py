@@ -177,8 +177,10 @@ def half_the_noise(patch: pytest.MonkeyPatch) -> None:
 def no_clip(patch: pytest.MonkeyPatch) -> None:
     made = privatesteps.add_clipped
 
-    def unclipped(found: Any, counts: Any, clip: float, totals: Any) -> None:
-        made(found, counts, 1e9, totals)
+    def unclipped(
+        found: Any, counts: Any, clip: float, totals: Any, *, units: int
+    ) -> None:
+        made(found, counts, 1e9, totals, units=units)
 
     patch.setattr(privatesteps, "add_clipped", unclipped)
 

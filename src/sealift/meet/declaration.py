@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sealift.attest.level import Level
 from sealift.codec import parse_toml
@@ -327,16 +327,24 @@ def job_text(
     if continues:
         text = _filled(text, "training", {"continues": f'"{continues}"'}, is_there=True)
     job += f"\n{text}\n"
-    ranks: dict[str, float | str] = {"count": guests, "rows": '"owner"'}
-    if guests >= FEWEST_RANKS and isinstance(slices, dict) and "sums" not in slices:
-        ranks["sums"] = '"only"'
-    job = _filled(job, "slices", ranks, is_there="slices" in plain)
+    job = _filled(job, "slices", _ranks(plain, guests), is_there="slices" in plain)
     read = parse_job(parse_toml(job.encode(), source="job.toml"), name="job.toml")
     kept = read.training.keep_state and is_last
     _require_section(given, "slices", found=read.slices.count == guests)
     there = not kept and read.training.continues == continues
     _require_section(given, "training", found=there)
     return job
+
+
+def _ranks(plain: Mapping[str, Any], guests: int) -> dict[str, float | str]:
+    """What of ``[slices]`` follows from who is invited and from the rest of the job."""
+    found: dict[str, float | str] = {"count": guests, "rows": '"owner"'}
+    slices, privacy = plain.get("slices", {}), plain.get("privacy")
+    if guests >= FEWEST_RANKS and isinstance(slices, dict) and "sums" not in slices:
+        found["sums"] = '"only"'
+    if isinstance(privacy, dict) and privacy.get("honest_ranks"):
+        found["sync"] = '"step"'  # of a round no part of the noise can be shared
+    return found
 
 
 def _require_section(given: Path, table: str, *, found: bool) -> None:

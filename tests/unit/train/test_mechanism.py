@@ -144,8 +144,8 @@ def test_a_rows_gradient_is_clipped_over_all_parameters_together() -> None:
 def test_in_units_no_rows_norm_is_above_the_clip() -> None:
     """Cut towards zero, a row alone and a row beside others: what it adds is the same."""
     generator = torch.Generator().manual_seed(1)
-    rows = torch.randn(64, 1000, generator=generator)
-    alone = torch.zeros(1000, dtype=torch.float64)
+    rows = torch.randn(64, 100_000, generator=generator)
+    alone = torch.zeros(100_000, dtype=torch.float64)
     for each in (rows[:1], rows[:1] * 1e-3, rows[:1] * 1e9):
         alone.zero_()
         one = torch.tensor([True])
@@ -154,7 +154,7 @@ def test_in_units_no_rows_norm_is_above_the_clip() -> None:
         assert float(alone.norm()) <= 1 << 24
         expected = min(0.5, float(each.double().norm())) / 0.5 * (1 << 24)
         assert float(alone.norm()) == pytest.approx(expected, rel=1e-4)
-    beside, without = (torch.zeros(1000, dtype=torch.float64) for _ in range(2))
+    beside, without = (torch.zeros(100_000, dtype=torch.float64) for _ in range(2))
     for totals, counted in ((beside, 64), (without, 63)):
         counts = torch.arange(64) < counted
         add_clipped({"a": rows}, counts, 0.5, {"a": totals}, units=1 << 24)

@@ -47,6 +47,7 @@ Name = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")
 ]
 MAX_JOB_BYTES: Final = 1 << 20
+_NOISE: Final = "Write a number, like noise = 1.1; with honest_ranks = 2 beside it the ranks share this noise"
 _FIELDS_PAGE: Final = "`sealift train --help` names the page that describes each field"
 _UNKNOWN: Final = ("extra_forbidden", "unexpected_keyword_argument")
 
@@ -181,7 +182,8 @@ def parse_job(plain: dict[str, Any], *, name: str = "job") -> JobTable:
             f"{name} has an unknown field" if unknown else f"{name} is not valid",
             field=field,
             why="" if unknown else first["msg"],
-            fix=(unknown and _nearest_field(first["loc"])) or _FIELDS_PAGE,
+            fix=(unknown and _nearest_field(first["loc"]))
+            or (_NOISE if field == "privacy.noise" else _FIELDS_PAGE),
             code="unknown-field" if unknown else "bad-field",
         ) from None
     except (ValueError, RecursionError) as error:  # too many digits, or too deep
