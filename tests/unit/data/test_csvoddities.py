@@ -72,6 +72,7 @@ def test_what_a_draft_says(tmp_path: Path, texts: list[str], said: str) -> None:
         ["-999", "-5", "3", "-999"],  # negative numbers are usual
         [str(row * 2) for row in range(ROWS)],
         ["20240131", "20241331"],  # no month 13
+        [str(-(2**63)), str(2**63 - 1)],  # whose difference is no int64
         ["<5", ">5"],  # two categories, and no number
         ["Yes", "No"],
         ["caf\u00e9", "th\u00e9"],

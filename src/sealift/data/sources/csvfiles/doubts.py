@@ -53,7 +53,10 @@ class Values:
             return
         self.counting &= times is None and (
             len(values) < 2
-            or bool(values[1] - values[0] == 1 and (np.diff(values) == 1).all())
+            or (
+                float(values[1]) - float(values[0]) == 1
+                and bool((np.diff(values) == 1).all())
+            )
         )
         if values.min() in _MARKS or values.max() in _MARKS:
             for mark in _MARKS:
