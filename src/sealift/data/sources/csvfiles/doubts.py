@@ -23,6 +23,7 @@ from sealift.errors import visible
 _MARKS: Final = (-9, -99, -999, -9999, -99999, 999, 9999, 99999)
 _FAR: Final = 3  # times the largest other number
 _FEWEST: Final = 10
+_FIRST_DAY, _LAST_DAY = 19000101, 21001231
 _TRUTHS: Final = frozenset(
     ("yes", "no", "y", "n", "true", "false", "t", "f", "ja", "nein", "j", "oui", "non", "o", "si", "sí")
 )  # fmt: skip
@@ -58,17 +59,21 @@ class Values:
                 and bool((np.diff(values) == 1).all())
             )
         )
-        if values.min() in _MARKS or values.max() in _MARKS:
+        low, high = values.min(), values.max()
+        if low in _MARKS or high in _MARKS:
             for mark in _MARKS:
                 found = values == mark
                 self.marks[mark] += int(
                     found.sum() if times is None else times[found].sum()
                 )
             values = values[~np.isin(values, _MARKS)]
-        if len(values):
-            self.lowest = min(self.lowest, float(values.min()))
-            self.highest = max(self.highest, float(values.max()))
-            self.days &= _can_be_days(values)
+            if not len(values):
+                return
+            low, high = values.min(), values.max()
+        self.lowest = min(self.lowest, float(low))
+        self.highest = max(self.highest, float(high))
+        in_range = low >= _FIRST_DAY and high <= _LAST_DAY
+        self.days &= bool(in_range and _can_be_days(values))
 
     def add(self, more: Values) -> None:
         """The same of another block below."""
@@ -102,8 +107,6 @@ class Values:
 
 
 def _can_be_days(values: Any) -> bool:
-    if values.min() < 1900_01_01 or values.max() > 2100_12_31:
-        return False
     months, days = values // 100 % 100, values % 100
     return bool(((months >= 1) & (months <= 12) & (days >= 1) & (days <= 31)).all())
 
