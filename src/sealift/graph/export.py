@@ -130,8 +130,6 @@ def export_recipe(
             raise _no_graph(
                 "build() takes the sums of prepare(), which are known only when training begins"
             )
-        if recipe.find("generate") is not None:
-            raise _no_graph("it has generate(), and a list of operations has an end")
         begun = torch.get_rng_state()
 
         def exporter(values: dict[str, Any]) -> _Exporter:
