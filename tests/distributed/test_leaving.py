@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from sealift.cli.main import main
-from sealift.demo.folder import World
+from sealift.demo.folder import OWNERS, World
+from tests.distributed.test_ddp import world as ddp_world
 from tests.sim.jobrun import JobRun, Running, job_run
 from tests.sim.jobworld import Wishes, fresh_world
 
@@ -134,6 +135,31 @@ def test_the_run_ends_where_everybody_is_waited_for(world: World, run: JobRun) -
     line = run["orchestrator"].error()
     assert "north" in line
     assert line.endswith("[owner-left]")
+
+
+@pytest.mark.long
+def test_who_leaves_as_a_run_begins_is_named_to_all(tmp_path: Path) -> None:
+    """The others have come and wait for its rank, which never starts."""
+    world = World(tmp_path / "world")
+    shutil.copytree(ddp_world().path, world.path)
+    side = Side(world)
+    with job_run(world) as run:
+        orchestrator = run.orchestrator()
+        others = [run.holder(each) for each in OWNERS if each != "north"]
+        for number in range(1, len(OWNERS)):
+            name = f"accelerator-{number}"
+            orchestrator.wait_event("role.arrived", name=name)
+        side.leave()
+        north = side.join(run)
+        assert north.end() == REFUSED, north.errors
+        assert north.error().endswith("[owner-left]")
+        assert orchestrator.end() == REFUSED, orchestrator.errors
+        line = orchestrator.error()
+        assert "north has left the agreement" in line
+        assert line.endswith("[owner-left]")
+        for each in others:
+            assert each.end() == REFUSED, each.errors
+            assert "rank 0 (north) has left the agreement" in "\n".join(each.errors)
 
 
 @asked(Wishes(**LONG))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Send a statement to the brokers and the accelerator of a job, so that they obey it now."""
+"""Send a statement to all parties of a job, so that they obey it now."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from sealift.ids import Role
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.agreement.statements import SignedStatement
 from sealift.release.client import tell_statement
-from sealift.session.endpoint import Endpoint
+from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import prover
 from sealift.session.session import connect
 from sealift.travel.peers import (
+    ORCHESTRATOR,
     accelerator_names,
     expect_accelerator,
+    expect_orchestrator,
     meet_broker,
     teller_name,
 )
@@ -46,14 +48,20 @@ def tell_running(
     agreement: VerifiedAgreement,
     identity: Identity,
     statement: SignedStatement,
+    *,
+    dial_s: float = DIAL_S,
 ) -> Iterator[tuple[str, str]]:
-    """Each owner's broker, and the accelerator, that was told; with why not, or nothing.
+    """Each one that was told; with why not, or nothing.
+
+    They are the owners' brokers; the accelerator, unless there are several, which ask their
+    own owner's broker; and last the orchestrator, which may end the job.
 
     Args:
         address: Of the orchestrator.
         agreement: As it was before the statement, equipped to judge an accelerator.
         identity: Of a data owner; its own statement or another's.
         statement: What they are told.
+        dial_s: How long the orchestrator may take to listen.
 
     Raises:
         PeerError: if the orchestrator is not there.
@@ -66,7 +74,7 @@ def tell_running(
     )
     name = teller_name(identity.name)
     prove = prover(identity, agreement.digest, name)
-    with RelayClient.dial(address, name, DIAL_S, prove) as relay:
+    with RelayClient.dial(address, name, dial_s, prove) as relay:
         for owner in agreement.agreement.holders:
             problem = ""
             try:
@@ -75,22 +83,27 @@ def tell_running(
             except SealiftError as error:
                 problem = str(error)
             yield f"the broker of {owner}", problem
+        if agreement.agreement.ranks == 1:
+            (name,) = accelerator_names()
+            policy = expect_accelerator(agreement, name)
+            problem = _tell(relay, name, endpoint, policy, statement)
+            yield "the accelerator", problem
+        policy = expect_orchestrator(agreement)
         yield (
-            "the accelerator",
-            _tell_accelerator(relay, endpoint, agreement, statement),
+            "the orchestrator",
+            _tell(relay, ORCHESTRATOR, endpoint, policy, statement),
         )
 
 
-def _tell_accelerator(
+def _tell(
     relay: RelayClient,
+    name: str,
     endpoint: Endpoint,
-    agreement: VerifiedAgreement,
+    policy: PeerPolicy,
     statement: SignedStatement,
 ) -> str:
-    """Have the accelerator obey it now; why not, or nothing."""
+    """Have it obey the statement now; why not, or nothing."""
     try:
-        (name,) = accelerator_names()
-        policy = expect_accelerator(agreement, name)
         with connect(relay.open(name), endpoint, policy) as session:
             send_message(session, Said(statement))
             receive_message(session, Said, timeout_s=OBEY_S)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import deque
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from sealift.codec import encode
-from sealift.errors import MalformedError, PeerError
+from sealift.errors import MalformedError, PeerError, PolicyError
 from sealift.ids import Role, VisitId
 from sealift.travel.orchestrator.sessions import LiveSessions
 from sealift.travel.peers import (
@@ -33,6 +35,7 @@ from sealift.travel.visit.messages import (
     receive_message,
     send_message,
 )
+from tests.sim.hands import WAIT_S
 from tests.sim.utterances import ANY
 from tests.sim.visit_parts import FakeClock
 from tests.unit.travel.leases import LEASE
@@ -128,6 +131,34 @@ def test_a_newcomer_replaces_the_session_before() -> None:
     with pytest.raises(PeerError) as refusal:
         live.wait_for(Role.HOLDER, "ada", 0)
     assert refusal.value.code == "peer-missing"
+
+
+def test_nobody_waits_for_who_has_left() -> None:
+    live = LiveSessions(clock=FakeClock())
+    wanted = [(Role.HOLDER, "ada"), (Role.HOLDER, "bern")]
+    live.enter(somebody("ada"))
+    live.await_no_more(wanted[1], PolicyError("bern has left", code="owner-left"))
+    live.gather(wanted, WAIT_S)
+    with pytest.raises(PeerError) as refusal:
+        live.wait_for(*wanted[1], WAIT_S)
+    assert refusal.value.code == "owner-left"
+
+
+def test_who_waits_hears_what_ended_the_job() -> None:
+    """While it waits: the end comes from another thread."""
+    live, failures = LiveSessions(clock=time.monotonic), list[str]()
+
+    def gather() -> None:
+        try:
+            live.gather([(Role.ACCELERATOR, "accelerator-0")], WAIT_S)
+        except PolicyError as error:
+            failures.append(error.code)
+
+    waiting = threading.Thread(target=gather)
+    waiting.start()
+    live.end(PolicyError("bern has left", code="owner-left"))
+    waiting.join()
+    assert failures == ["owner-left"]
 
 
 def test_a_roster_closes_everybody() -> None:

@@ -82,7 +82,7 @@ def _add_statement_parsers(verbs: Any) -> None:
         parser.add_path(
             "--tell",
             metavar="JOB",
-            help="also send it to the owners' brokers and the accelerator of this job",
+            help="also send it to the brokers, the accelerator and the orchestrator of this job",
         )
         parser.add_passphrase()
         if kind == "leave":

@@ -73,6 +73,11 @@ def set_up_role(args: argparse.Namespace, role: PlanRole) -> RoleSetup:
     return RoleSetup(job, folder, agreement, identity, journal, address)
 
 
+def statements_folder(setup: RoleSetup) -> Path:
+    """Beside the agreement: where statements about it count."""
+    return Path(setup.job.agreement).parent
+
+
 def reported(setup: RoleSetup, status: Path | None, role: str) -> RoleSetup:
     """A role without a broker, which says in ``status`` how it is (``report_until_exit``)."""
     return replace(setup, sink=report_until_exit(status, role, setup.sink))

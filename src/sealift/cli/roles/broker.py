@@ -31,6 +31,7 @@ from sealift.cli.roles import (
     keep_run_in,
     require_data_owner,
     set_up_role,
+    statements_folder,
 )
 from sealift.events import wall_clock
 from sealift.health.reporting import Counts, Reporter, memory_and_disk
@@ -252,11 +253,6 @@ def reporting(folder: Path | None, broker: Broker, counts: Counts) -> Iterator[N
         clock=wall_clock,
     ):
         yield
-
-
-def statements_folder(setup: RoleSetup) -> Path:
-    """Beside the agreement: where statements about it count."""
-    return Path(setup.job.agreement).parent
 
 
 STOP_S: Final = 10.0

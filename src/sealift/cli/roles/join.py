@@ -11,13 +11,14 @@ import os
 import signal
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from sealift.cli.console import say
+from sealift.cli.console import say, unlock
+from sealift.cli.judging import equip_from
 from sealift.cli.roles import (
     add_dialler_arguments,
     add_role_arguments,
@@ -25,6 +26,7 @@ from sealift.cli.roles import (
     keep_run_in,
     require_data_owner,
     set_up_role,
+    statements_folder,
 )
 from sealift.cli.roles.accelerator import run_rank
 from sealift.cli.roles.attester import add_attester_arguments, evidence_places
@@ -32,9 +34,9 @@ from sealift.cli.roles.broker import (
     BrokerBeside,
     add_store_arguments,
     broker_command,
-    statements_folder,
 )
 from sealift.cli.view import add_view_argument, view_beside, write_report
+from sealift.crypto.identity import Identity
 from sealift.errors import (
     JobError,
     PeerError,
@@ -44,10 +46,11 @@ from sealift.errors import (
     UsageError,
     meaning,
 )
-from sealift.events import emit, wall_clock
+from sealift.events import Sink, emit, wall_clock
 from sealift.ids import Role
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.phrases import say_list
+from sealift.release.agreement.signed import VerifiedAgreement, load_signed, verify
 from sealift.release.agreement.statements import ENDS
 from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.files import make_folder
@@ -58,18 +61,22 @@ from sealift.train.job.heldfiles import check_keys, load_held
 from sealift.train.job.hostattester import open_attester
 from sealift.train.job.journal import FINISHED
 from sealift.train.job.rejoin import Joined, Rejoining
-from sealift.train.job.rolesetup import RoleSetup
-from sealift.train.job.settings import read_job
+from sealift.train.job.rolesetup import RoleSetup, own_enroller
+from sealift.train.job.settings import parse_address, read_job
 from sealift.train.job.signals import StopRequested, on_second_signal
+from sealift.train.job.talk import open_events
 from sealift.train.output.history import History
 from sealift.train.output.results import PartResult
 from sealift.train.output.runfolder import RunName
+from sealift.train.plans import PlanRole
 from sealift.travel.holder.jobs import HolderJob, Receipts
 from sealift.travel.holder.visit import SERVED_NAME, HeldResource, ServedVisits
 from sealift.travel.notify import tell_running
 from sealift.travel.peers import relay_name
 from sealift.travel.visit.memory import overwrite_live_pools, restart_overwriting
 from sealift.travel.visit.messages import Finished
+
+TELLING_S: Final = 30.0  # the orchestrator may start after its owners
 
 
 def add_parser(subparsers: Any) -> None:
@@ -117,9 +124,47 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
+def _set_up(args: argparse.Namespace, role: PlanRole) -> RoleSetup:
+    """As ``set_up_role``; if a statement has ended the agreement, the others hear of it first."""
+    try:
+        return set_up_role(args, role)
+    except PolicyError as error:
+        if error.code in ENDS:
+            _tell_others_at_start(args)
+        raise
+
+
+def _tell_others_at_start(args: argparse.Namespace) -> None:
+    job = read_job(args.job)
+    file = Path(job.agreement)
+    before = verify(load_signed(file))  # who said something since is to be heard
+    identity = unlock(args, args.key)
+    agreement = equip_from(args, before, own_enroller(before, identity))
+    address = parse_address(args.orchestrator) if args.orchestrator else job.address
+    statements = StatementsInForce(agreement, file.parent, clock=wall_clock)
+    _tell_others(address, agreement, identity, statements, open_events(args.events, {}))
+
+
+def _tell_others(
+    address: tuple[str, int],
+    agreement: VerifiedAgreement,
+    identity: Identity,
+    statements: StatementsInForce,
+    sink: Sink,
+) -> None:
+    """Who is there hears what was said of the agreement; who was not told is named."""
+    for each in statements.known():
+        try:
+            told = tell_running(address, agreement, identity, each, dial_s=TELLING_S)
+            for who, problem in told:
+                emit(sink, "statement.told", who=who, line=problem or "has heard of it")
+        except SealiftError as error:  # the orchestrator may be gone
+            emit(sink, "statement.told", who="the orchestrator", line=str(error))
+
+
 def _hold(args: argparse.Namespace) -> int:
     """Bring rows to whoever visits, until the job ends."""
-    setup = set_up_role(args, "holder")
+    setup = _set_up(args, "holder")
     require_data_owner(setup, "holder")
     with ExitStack() as stack:
         held = load_held(setup, args.sealed, stack)
@@ -181,7 +226,7 @@ def _train_at_home(args: argparse.Namespace) -> int:
         ModuleNotFoundError: for torch, before a process is started that lacks it.
     """
     on_second_signal(overwrite_live_pools)
-    setup = set_up_role(args, "accelerator")
+    setup = _set_up(args, "accelerator")
     require_data_owner(setup, "rank")
     require_rows_at_home(setup)
     name = RunName(setup.job.name, setup.agreement.digest)
@@ -246,18 +291,15 @@ class _Holder:
             return self._rejoining.run(self._attend)
         except PolicyError as error:
             if error.code in ENDS:
-                self._tell_others()
-            raise
-
-    def _tell_others(self) -> None:
-        setup = self._setup
-        for each in self._statements.known():
-            with suppress(SealiftError):  # the orchestrator may be gone
-                told = tell_running(
-                    setup.address, setup.agreement, setup.identity, each
+                setup = self._setup
+                _tell_others(
+                    setup.address,
+                    setup.agreement,
+                    setup.identity,
+                    self._statements,
+                    setup.sink,
                 )
-                for who, problem in told:
-                    emit(setup.sink, "statement.told", who=who, line=problem)
+            raise
 
     def leave(self) -> None:
         """End at once, from another thread."""

@@ -17,12 +17,14 @@ from sealift.cli.roles import (
     reported,
     require_party,
     set_up_role,
+    statements_folder,
 )
 from sealift.codec import encode
 from sealift.data.schedule.visits import Stop
 from sealift.errors import PolicyError, Stopping
 from sealift.events import emit, wall_clock
 from sealift.ids import Role
+from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.files import read_whole
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
@@ -108,6 +110,9 @@ def _orchestrate(
     client = stack.enter_context(relay.local_client())
     stack.callback(sessions.close)
     stack.push(partial(_cut_if_stopped, relay))
+    statements = StatementsInForce(
+        setup.agreement, statements_folder(setup), clock=wall_clock
+    )
     door = Acceptor(
         client,
         endpoint,
@@ -116,6 +121,8 @@ def _orchestrate(
         vouch=relay.vouch,
         sink=setup.sink,
         accelerators=accelerator_names(setup.agreement.agreement.ranks),
+        statements=statements,
+        obey=partial(_obey, setup, sessions, statements),
     )
     door.start()
     if folder.complete:
@@ -130,6 +137,26 @@ def _orchestrate(
         raise
     dismiss("finished", receipt=receipt)
     return outputs.summary
+
+
+def _obey(
+    setup: RoleSetup, sessions: LiveSessions, statements: StatementsInForce
+) -> None:
+    """Wait no more for who has left the agreement, or for anybody where nothing can be done."""
+    verified, error = statements.judged()
+    if error is not None:
+        sessions.end(error)
+        return
+    agreement, settings = verified.agreement, setup.job.settings
+    for owner in agreement.holders:
+        try:
+            verified.require_owner_signed(owner)
+        except PolicyError as left:
+            sessions.await_no_more((Role.HOLDER, owner), left)
+            if setup.job.plan == "ddp" or settings.travel.on_missing == "wait":
+                if agreement.rows_at_home and owner in agreement.data_owners:
+                    left.ranks = (agreement.data_owners.index(owner),)
+                sessions.end(left)
 
 
 def _cut_if_stopped(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from sealift.errors import PeerError, SealiftError, meaning
+from sealift.errors import PeerError, PolicyError, SealiftError, meaning
+from sealift.release.agreement.statements import LEFT
 from sealift.train.loop.stepsums import FAILED
 
 LOST: Final = "rank-lost"
@@ -46,6 +47,10 @@ def group_ended(
         if len(people) > 1:  # it may be the liar
             what = f"{people[0]} says that {what}"
         kind = PeerError
+    elif code == LEFT:
+        what, why = f"{who} has left the agreement", meaning(code)
+        fix = f"No run under it is possible: `sealift explain {code}` says what can be done"
+        kind = PolicyError
     elif code == MISSING:
         what, why, fix = f"{who} did not connect in time", "", ON_AGAIN
         kind = PeerError

@@ -16,16 +16,25 @@ from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, emit
 from sealift.ids import Role
 from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.broker.inforce import StatementsInForce
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.circuit import Circuit
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session, accept
 from sealift.travel.peers import (
+    TELLER,
     accelerator_names,
     expect_accelerator,
     expect_data_owner,
     registry_of,
     say_role,
+)
+from sealift.travel.visit.messages import (
+    Failed,
+    Said,
+    await_end,
+    receive_message,
+    send_message,
 )
 from sealift.travel.visit.state import Clock
 
@@ -43,6 +52,8 @@ class LiveSessions:
         self._clock = clock
         self._sessions: dict[Key, Session] = {}
         self._arrivals: dict[Key, int] = {}
+        self._not_coming: dict[Key, SealiftError] = {}
+        self._ended: SealiftError | None = None
         self._changed = threading.Condition()
 
     def enter(self, session: Session, arrival: int = 0) -> None:
@@ -71,6 +82,18 @@ class LiveSessions:
                 del self._sessions[key]
                 self._changed.notify_all()
 
+    def await_no_more(self, key: Key, why: SealiftError) -> None:
+        """This one does not come."""
+        with self._changed:
+            self._not_coming[key] = why
+            self._changed.notify_all()
+
+    def end(self, error: SealiftError) -> None:
+        """Nobody is waited for any more: what a party said ends the job."""
+        with self._changed:
+            self._ended = self._ended or error
+            self._changed.notify_all()
+
     def find(self, role: Role, name: str) -> Session | None:
         """The live session, if there is one."""
         with self._changed:
@@ -80,11 +103,13 @@ class LiveSessions:
         """The session of a peer, once it is here.
 
         Raises:
-            PeerError: if it does not arrive in time.
+            PeerError: if it does not arrive in time, or at all (``await_no_more``).
         """
         deadline = self._clock() + timeout_s
         with self._changed:
             while (role, name) not in self._sessions:
+                if known := self._not_coming.get((role, name)):
+                    raise PeerError(known.what, why=known.why, code=known.code)
                 left = deadline - self._clock()
                 if left <= 0:
                     raise PeerError(
@@ -99,10 +124,18 @@ class LiveSessions:
 
         Each one that is here for the first time starts the time again: many parties may
         take long to start though nobody is missing. One that comes and goes does not.
+
+        Raises:
+            SealiftError: what ended the job meanwhile (``end``).
         """
         with self._changed:
             fewest, until_s = len(wanted), self._clock() + quiet_s
-            while missing := sum(each not in self._sessions for each in wanted):
+            while missing := sum(
+                each not in self._sessions and each not in self._not_coming
+                for each in wanted
+            ):
+                if self._ended is not None:
+                    raise self._ended
                 if missing < fewest:
                     fewest, until_s = missing, self._clock() + quiet_s
                 left_s = until_s - self._clock()
@@ -121,6 +154,7 @@ class LiveSessions:
 
 MAX_GREETED: Final = 24  # at one time under an accelerator's name: anybody has that
 MAX_GREETED_EACH: Final = 8  # under a party's, which it proved
+TELLER_S: Final = 5.0
 
 
 class Acceptor:
@@ -134,6 +168,8 @@ class Acceptor:
         vouch: Told the circuit of an accelerator whose evidence was accepted.
         sink: Where events go.
         accelerators: Their names.
+        statements: Keeps what parties say of the agreement.
+        obey: Called when one of them said something new.
     """
 
     def __init__(
@@ -146,6 +182,8 @@ class Acceptor:
         vouch: Callable[[bytes], None],
         sink: Sink,
         accelerators: Sequence[str] = accelerator_names(),
+        statements: StatementsInForce,
+        obey: Callable[[], None],
     ) -> None:
         self._relay = relay
         self._endpoint = endpoint
@@ -154,6 +192,7 @@ class Acceptor:
         self._vouch = vouch
         self._sink = sink
         self._most = dict.fromkeys(registry_of(agreement).keys, MAX_GREETED_EACH)
+        self._statements, self._obey = statements, obey
         self._accelerators = frozenset(accelerators)
         self._most |= dict.fromkeys(accelerators, MAX_GREETED)
         self._greeted: Counter[str] = Counter()
@@ -205,6 +244,9 @@ class Acceptor:
                 else expect_data_owner(self._agreement)
             )
             session = accept(circuit, self._endpoint, policy)
+            if name.startswith(TELLER):
+                self._listen(session)
+                return
         except SealiftError as error:
             emit(self._sink, "role.refused", name=name, line=str(error))
             return
@@ -213,3 +255,16 @@ class Acceptor:
         self._sessions.enter(session, arrival)
         peer = session.peer
         emit(self._sink, "role.arrived", role=peer.role.value, name=peer.name)
+
+    def _listen(self, session: Session) -> None:
+        """What a party says of the agreement; it is obeyed once that party knows it was heard."""
+        with session:
+            said = receive_message(session, Said, timeout_s=TELLER_S)
+            try:
+                self._statements.admit(said.statement)
+            except SealiftError as error:
+                send_message(session, Failed(error.code, str(error)))
+                return
+            send_message(session, said)
+            await_end(session)
+        self._obey()
