@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import deque
 from dataclasses import replace
 from types import SimpleNamespace
@@ -145,20 +143,11 @@ def test_nobody_waits_for_who_has_left() -> None:
 
 
 def test_who_waits_hears_what_ended_the_job() -> None:
-    """While it waits: the end comes from another thread."""
-    live, failures = LiveSessions(clock=time.monotonic), list[str]()
-
-    def gather() -> None:
-        try:
-            live.gather([(Role.ACCELERATOR, "accelerator-0")], WAIT_S)
-        except PolicyError as error:
-            failures.append(error.code)
-
-    waiting = threading.Thread(target=gather)
-    waiting.start()
+    live = LiveSessions(clock=FakeClock())
     live.end(PolicyError("bern has left", code="owner-left"))
-    waiting.join()
-    assert failures == ["owner-left"]
+    with pytest.raises(PolicyError) as refusal:
+        live.gather([(Role.ACCELERATOR, "accelerator-0")], 0.0)
+    assert refusal.value.code == "owner-left"
 
 
 def test_a_roster_closes_everybody() -> None:
