@@ -142,6 +142,9 @@ def test_who_leaves_as_a_run_begins_is_named_to_all(tmp_path: Path) -> None:
     """The others have come and wait for its rank, which never starts."""
     world = World(tmp_path / "world")
     shutil.copytree(ddp_world().path, world.path)
+    text = world.job.read_text()
+    assert "\n[run]\n" in text
+    world.job.write_text(text.replace("\n[run]\n", "\n[run]\ngather_s = 600.0\n"))
     side = Side(world)
     with job_run(world) as run:
         orchestrator = run.orchestrator()
