@@ -90,3 +90,14 @@ def test_what_a_host_cannot_set_is_refused_before_anybody_is_invited(
     with pytest.raises(SealiftError, match=words) as caught:
         job_text(tmp_path, "wards", 3, "127.0.0.1:1")
     assert caught.value.code == code
+
+
+def test_ranks_that_share_noise_come_together_in_every_step(tmp_path: Path) -> None:
+    """`[privacy]` alone says so: of a round no part of the noise can be shared."""
+    steps = "[privacy]\nclip = 1.0\nnoise = 1.0\nbatch = 16\n"
+    (tmp_path / "job.toml").write_text(steps)
+    assert "sync" not in job_text(tmp_path, "wards", 3, "127.0.0.1:1")
+    (tmp_path / "job.toml").write_text(f"{steps}honest_ranks = 2\n")
+    found = job_text(tmp_path, "wards", 3, "127.0.0.1:1")
+    assert 'sync = "step"' in found
+    assert 'sums = "only"' in found
