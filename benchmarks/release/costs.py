@@ -37,8 +37,7 @@ from sealift.attest.snp.evidence import SnpBody
 from sealift.attest.tools.asreference import Trusted, to_references
 from sealift.attest.tools.collateral import import_collateral
 from sealift.attest.tools.vendorfiles import wrap
-from sealift.attest.tpm.ima import ImaState, advance
-from sealift.attest.tpm.imalist import parse_list, replay
+from sealift.attest.tpm.ima import ImaState, advance, parse_list, replay
 from sealift.codec import decode, encode
 from sealift.crypto.certificate import certificates_from_pem
 from sealift.crypto.identity import Identity, create_identity

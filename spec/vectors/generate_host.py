@@ -20,7 +20,7 @@ from sealift.attest.evidence import Evidence
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm.evidence import TpmBody
-from sealift.attest.tpm.imalist import parse_list
+from sealift.attest.tpm.ima import parse_list
 from sealift.crypto.hash import labelled
 from tests.guest.agent import Act
 from tests.guest.machine import Guest

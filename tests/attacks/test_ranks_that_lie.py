@@ -30,7 +30,7 @@ from sealift.train.loop.states import (
     state_digest,
 )
 from sealift.train.loop.trainer import Trainer
-from sealift.train.output.uses import TableUse, Uses
+from sealift.train.output.accounts import TableUse, Uses
 from sealift.train.ranks.rounds import (
     GroupRounds,
     PassReport,

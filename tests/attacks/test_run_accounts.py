@@ -28,7 +28,7 @@ from sealift.release.receipt import ScrubbedPart, ScrubSummary, prove_instance
 from sealift.session.endpoint import Endpoint
 from sealift.train.loop.states import state_digest
 from sealift.train.loop.trainer import BestState
-from sealift.train.output.accounts import RunAccount, SignedAccount
+from sealift.train.output.accounts import RunAccount, SignedAccount, Uses
 from sealift.train.output.handout import Handout
 from sealift.train.output.runfolder import RunFolder, RunName
 from sealift.train.output.runreceipt import (
@@ -40,7 +40,6 @@ from sealift.train.output.runreceipt import (
     sign_run,
     verify_run,
 )
-from sealift.train.output.uses import Uses
 from sealift.train.ranks.rankedjob import RankedJob
 from sealift.train.ranks.rounds import GroupRounds
 from sealift.travel.accelerator.rules import VisitRules

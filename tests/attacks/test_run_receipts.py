@@ -26,6 +26,7 @@ from sealift.errors import (
 from sealift.ids import Digest
 from sealift.release.agreement.signed import Equipment, SignedAgreement, verify
 from sealift.train.output import runreceipt
+from sealift.train.output.accounts import Uses
 from sealift.train.output.runreceipt import (
     Line,
     RunReceipt,
@@ -34,7 +35,6 @@ from sealift.train.output.runreceipt import (
     sign_run,
     verify_run,
 )
-from sealift.train.output.uses import Uses
 from tests.sim.runreceipts import SmallRun, accounted, release, small_run
 
 

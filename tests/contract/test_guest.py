@@ -17,7 +17,7 @@ from sealift.attest.policy import Appraiser
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm.eventlog import parse
 from sealift.attest.tpm.evidence import MEDIA_TYPE, TpmBody
-from sealift.attest.tpm.imalist import parse_list
+from sealift.attest.tpm.ima import parse_list
 from sealift.crypto.hash import sha256
 from sealift.errors import PolicyError, UnavailableError
 from sealift.ids import Digest

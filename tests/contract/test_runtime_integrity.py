@@ -22,7 +22,7 @@ from sealift.attest.reference import TpmReferences
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
 from sealift.attest.tpm.agent import AgentAttester
 from sealift.attest.tpm.evidence import TpmBody
-from sealift.attest.tpm.imalist import parse_list
+from sealift.attest.tpm.ima import parse_list
 from sealift.demo.job import make_world, second_act
 from sealift.demo.tasks import DIGITS
 from sealift.errors import PolicyError, SealiftError

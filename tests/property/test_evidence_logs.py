@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from sealift.attest.reference import ImaReferences
 from sealift.attest.tpm import eventlog as tcglog
+from sealift.attest.tpm import ima as ima
 from sealift.attest.tpm import ima as imasig
-from sealift.attest.tpm import imalist as ima
 from sealift.attest.tpm.ima import ImaState, advance
 from sealift.errors import AuthenticationError, MalformedError
 from tests.sim.examples import examples

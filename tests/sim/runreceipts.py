@@ -21,10 +21,9 @@ from sealift.release.receipt import (
     SignedReceipt,
     sign_receipt,
 )
-from sealift.train.output.accounts import RunAccount, account_signers
+from sealift.train.output.accounts import RunAccount, Uses, account_signers, join_uses
 from sealift.train.output.manifest import RunManifest
 from sealift.train.output.runreceipt import RunReceipt, sign_run
-from sealift.train.output.uses import Uses, join_uses
 from sealift.travel.peers import accelerator_names
 from sealift.travel.settings import JobSettings
 from tests.sim.owners import NOW_S, BrokerBox, make_broker, session_pair

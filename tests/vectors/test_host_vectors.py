@@ -20,7 +20,7 @@ from sealift.attest.reference import (
 )
 from sealift.attest.tpm.eventlog import parse
 from sealift.attest.tpm.evidence import MEDIA_TYPE, TpmBody
-from sealift.attest.tpm.imalist import parse_list
+from sealift.attest.tpm.ima import parse_list
 from sealift.attest.verifier import Claims
 from sealift.crypto.sign import PublicKey
 from sealift.errors import EvidenceError, MalformedError, SealiftError

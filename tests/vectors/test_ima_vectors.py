@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sealift.attest.reference import ImaReferences
-from sealift.attest.tpm.ima import ImaState, advance
-from sealift.attest.tpm.imalist import parse_list, replay
+from sealift.attest.tpm.ima import ImaState, advance, parse_list, replay
 from sealift.errors import MalformedError
 from sealift.ids import Digest
 from tests.sim.vectors import vector

@@ -29,7 +29,7 @@ from sealift.attest.reference import ImaReferences, TpmReferences, TpmRoot
 from sealift.attest.tpm.attester import TpmAttester, TpmSources
 from sealift.attest.tpm.client import TpmClient, open_link
 from sealift.attest.tpm.evidence import IMA_PCR
-from sealift.attest.tpm.imalist import template_data
+from sealift.attest.tpm.ima import template_data
 from sealift.attest.tpm.registers import extend, read_registers
 from sealift.crypto.certificate import Certificate
 from sealift.crypto.hash import HashName, digest

@@ -37,8 +37,8 @@ from sealift.release.log.heads import (
     read_head,
     verify_log,
 )
+from sealift.train.output.accounts import receipt_digest
 from sealift.train.output.runreceipt import open_run, verify_run
-from sealift.train.output.uses import receipt_digest
 from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
 
 

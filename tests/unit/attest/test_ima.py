@@ -12,8 +12,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from sealift.attest.reference import ImaReferences
-from sealift.attest.tpm.ima import MAX_REPORTED, ImaState, advance
-from sealift.attest.tpm.imalist import parse_list
+from sealift.attest.tpm.ima import MAX_REPORTED, ImaState, advance, parse_list
 from sealift.attest.verifier import AppraisalCheck
 from sealift.errors import MalformedError
 from sealift.ids import Digest

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from sealift.attest.tpm.imalist import TEMPLATES, parse_ascii, parse_binary, parse_list
+from sealift.attest.tpm.ima import TEMPLATES, parse_ascii, parse_binary, parse_list
 from sealift.errors import MalformedError
 from tests.sim.imalist import Measured, ascii_list, binary, measured
 

@@ -13,7 +13,7 @@ from sealift.attest import ReferenceValues
 from sealift.attest.runtimelog import LABEL, MODULE, RuntimeEvent, replay
 from sealift.attest.tpm import eventlog as tcglog
 from sealift.attest.tpm.evidence import TpmBody
-from sealift.attest.tpm.imalist import template_data
+from sealift.attest.tpm.ima import template_data
 from sealift.attest.tpm.registers import extend
 from sealift.crypto.hash import digest
 from sealift.errors import MalformedError

@@ -14,7 +14,7 @@ from sealift.data.schedule.visits import Order, Stop, mix_epoch, plan_epoch, pla
 from sealift.errors import UsageError
 from sealift.ids import Digest
 from sealift.release.agreement import Part, Resource
-from sealift.train.output.uses import Uses
+from sealift.train.output.accounts import Uses
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
 from tests.sim.settings import job_settings

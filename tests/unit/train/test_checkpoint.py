@@ -27,7 +27,7 @@ from sealift.train.job.checkpointfile import (
     read_checkpoint,
     write_checkpoint,
 )
-from sealift.train.output.uses import PackedUses, TableUse, Uses
+from sealift.train.output.accounts import PackedUses, TableUse, Uses
 
 BINDING = JobBinding(
     job="digits", agreement=Digest.of(b"agreement"), settings=Digest.of(b"settings")

@@ -24,8 +24,8 @@ from sealift.train.loop.faults import REASONS
 from sealift.train.loop.tasks import SliceId
 from sealift.train.sandboxed.torchstate import as_tensors
 from sealift.train.sandboxed.training import Training
-from sealift.train.worker import bundle
-from sealift.train.worker.bundle import BundleMemory
+from sealift.train.worker import process
+from sealift.train.worker.process import BundleMemory
 from tests.unit.train.ranked import World
 from tests.unit.train.recipes import PLAIN, SETTINGS, load, table
 
@@ -163,7 +163,7 @@ def test_assets_count_as_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = folder_with(tmp_path, a_txt=b"x" * 100_000)
-    monkeypatch.setattr(bundle, "free_memory_bytes", lambda: 90_000)
+    monkeypatch.setattr(process, "free_memory_bytes", lambda: 90_000)
     with pytest.raises(UnavailableError, match="90,000 bytes of free") as caught:
         BundleMemory({}, load_assets(folder, measure_assets(folder)))
     assert caught.value.code == "no-memory"

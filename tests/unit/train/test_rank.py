@@ -34,7 +34,7 @@ from sealift.train.job.runningjob import JobShapes
 from sealift.train.job.sentences import sentence
 from sealift.train.loop.faults import bad_row, recipe_failed
 from sealift.train.loop.statistics import Measured
-from sealift.train.output.uses import TableUse, Uses
+from sealift.train.output.accounts import TableUse, Uses
 from sealift.train.ranks import rank as ranks_module
 from sealift.train.ranks import rankedjob as rankedjob_module
 from sealift.train.ranks.rank import BEAT_S, Rank, agreed_settings, demand_one_level

@@ -30,7 +30,7 @@ from sealift.events import discard
 from sealift.ids import Role
 from sealift.release.agreement import GroupRule
 from sealift.train.loop.statistics import Measured
-from sealift.train.output.uses import TableUse, Uses
+from sealift.train.output.accounts import TableUse, Uses
 from sealift.train.ranks.orchestrator import (
     FIRST_WORD_S,
     SILENT_S,

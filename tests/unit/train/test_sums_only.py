@@ -29,7 +29,7 @@ from sealift.train.loop.states import (
     parse_tensors,
 )
 from sealift.train.loop.statistics import Measured, add_sums, let_out, sum_numbers
-from sealift.train.output.uses import Uses
+from sealift.train.output.accounts import Uses
 from sealift.train.ranks.rounds import GroupRounds, PassReport, RankNumbers
 from sealift.train.ranks.sumsonly import SumsOnly, layout_of, step_group
 from sealift.travel.settings import JobSettings, SlicesSettings

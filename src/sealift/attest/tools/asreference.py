@@ -48,8 +48,7 @@ from sealift.attest.tdx.platform import platform_facts
 from sealift.attest.tdx.verifier import BOOT_REGISTERS, SEPT_VE_DISABLE, features_of
 from sealift.attest.tpm import evidence as tpm
 from sealift.attest.tpm.enrolment import Enrolment, sign_enrolment
-from sealift.attest.tpm.ima import ImaState
-from sealift.attest.tpm.imalist import parse_list, replay_until
+from sealift.attest.tpm.ima import ImaState, parse_list, replay_until
 from sealift.attest.tpm.structures import parse_public
 from sealift.attest.tpm.verifier import LOADER_PCRS, REQUIRED_PCRS
 from sealift.attest.verifier import UNBOUND, VerifierKind, require_passed

@@ -18,7 +18,7 @@ from sealift.attest.tpm import keys
 from sealift.attest.tpm.client import TpmError
 from sealift.attest.tpm.enrolment import EnrolmentRequest, SignedEnrolment
 from sealift.attest.tpm.evidence import IMA_PCR, MEDIA_TYPE, TpmBody
-from sealift.attest.tpm.imalist import parse_list, replay_until
+from sealift.attest.tpm.ima import parse_list, replay_until
 from sealift.attest.tpm.registers import (
     Quoted,
     TpmHost,

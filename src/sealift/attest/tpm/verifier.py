@@ -28,8 +28,7 @@ from sealift.attest.tpm.evidence import (
     verify_signature,
     verify_values,
 )
-from sealift.attest.tpm.ima import ImaState, advance
-from sealift.attest.tpm.imalist import REGISTER, parse_list
+from sealift.attest.tpm.ima import REGISTER, ImaState, advance, parse_list
 from sealift.attest.tpm.structures import Public, parse_public, require_attestation_key
 from sealift.attest.verifier import (
     AppraisalCheck,

@@ -35,9 +35,8 @@ from sealift.train.loop.states import TrainerState
 from sealift.train.loop.statistics import Measured, let_out
 from sealift.train.loop.tasks import Workplace
 from sealift.train.loop.trainer import Trainer
-from sealift.train.output.handout import Handout
-from sealift.train.output.heldout import HeldOut
-from sealift.train.output.uses import PackedUses
+from sealift.train.output.accounts import PackedUses
+from sealift.train.output.handout import Handout, HeldOut
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.worker.process import garbled
 from sealift.travel.accelerator.rules import RulesProgress, VisitRules

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from sealift import __version__
 from sealift.codec import encode
@@ -33,6 +33,7 @@ from sealift.session.endpoint import Endpoint
 from sealift.session.session import Session
 from sealift.train.loop.faults import RecipeError
 from sealift.train.loop.held import Content, pieces_of
+from sealift.train.loop.measures import joint_numbers
 from sealift.train.loop.states import chain_tensors
 from sealift.train.loop.statistics import (
     Statistic,
@@ -45,11 +46,12 @@ from sealift.train.output.accounts import (
     AccountSigner,
     RunAccount,
     SignedAccount,
+    Uses,
     account_signers,
     digest_result,
+    join_uses,
 )
 from sealift.train.output.approval import ModelName, split_output_key
-from sealift.train.output.heldout import HeldOut, HeldOutNumbers
 from sealift.train.output.manifest import RunManifest, sign_manifest
 from sealift.train.output.runreceipt import RunReceipt, sign_run
 from sealift.train.output.sealing import (
@@ -63,7 +65,6 @@ from sealift.train.output.sealing import (
     split_output,
     wrap_output_key,
 )
-from sealift.train.output.uses import Uses, join_uses
 from sealift.train.plans import Coverage, PlanName
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.accelerator.setup import LoadedVisit
@@ -476,3 +477,69 @@ class Handout:
 def _digest_of(training: Trainer) -> Digest:
     """Of the model's file, as it is sealed."""
     return Digest(sha256_of(chain_tensors(training.state()).pieces()))
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutPart:
+    """Numbers measured on one slice of held-out rows, as the output rule lets them out."""
+
+    first_row: int
+    rows: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """The latest held-out numbers, for a checkpoint.
+
+    Attributes:
+        epoch: After which they were measured; -1 before the first.
+        parts: By resource.
+    """
+
+    epoch: int = -1
+    parts: dict[str, tuple[HeldOutPart, ...]] = field(default_factory=dict)
+
+
+class HeldOutNumbers:
+    """Collects them, from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._epoch = -1
+        self._slices: dict[str, dict[int, tuple[int, Mapping[str, float]]]] = {}
+
+    def keep(self, stop: Stop, metrics: Mapping[str, float]) -> None:
+        """Remember what was measured at a stop."""
+        with self._lock:
+            if stop.epoch != self._epoch:
+                self._epoch, self._slices = stop.epoch, {}
+            slices = self._slices.setdefault(stop.resource, {})
+            slices[stop.first_row] = (stop.rows, metrics)
+
+    def measured(self) -> HeldOut:
+        """All of them."""
+        with self._lock:
+            parts = {
+                resource: tuple(
+                    HeldOutPart(first, rows, dict(metrics))
+                    for first, (rows, metrics) in sorted(slices.items())
+                )
+                for resource, slices in self._slices.items()
+            }
+            return HeldOut(self._epoch, parts)
+
+    def restore(self, measured: HeldOut) -> None:
+        """Go on from a checkpoint's."""
+        with self._lock:
+            self._epoch = measured.epoch
+            self._slices = {
+                resource: {each.first_row: (each.rows, each.metrics) for each in parts}
+                for resource, parts in measured.parts.items()
+            }
+
+    def means(self, digits: int) -> dict[str, float]:
+        """Over all rows, rounded."""
+        found = self._slices.values()
+        parts = [part for slices in found for part in slices.values()]
+        return joint_numbers(parts, digits)

@@ -44,6 +44,7 @@ from sealift.release.log.heads import log_owner
 from sealift.train.output.accounts import (
     AccountSigner,
     SignedAccount,
+    Uses,
     account_signers,
     demand_uses,
     digest_result,
@@ -52,7 +53,6 @@ from sealift.train.output.accounts import (
 )
 from sealift.train.output.manifest import RunManifest, judge_manifest
 from sealift.train.output.privateterms import private_terms
-from sealift.train.output.uses import Uses
 from sealift.train.plans import Coverage
 from sealift.travel.settings import JobSettings, require_agreed
 from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES

@@ -55,17 +55,18 @@ from sealift.train.loop.slices import (
 from sealift.train.loop.states import TrainerState
 from sealift.train.loop.statistics import ALONE, Measured, let_out
 from sealift.train.loop.trainer import Trainer
-from sealift.train.output.accounts import RunAccount, SignedAccount, verify_accounts
-from sealift.train.output.handout import Handout
-from sealift.train.output.heldout import HeldOut
-from sealift.train.output.runreceipt import NO_RELEASE, demand_of, demand_release
-from sealift.train.output.uses import (
+from sealift.train.output.accounts import (
     PackedUses,
+    RunAccount,
+    SignedAccount,
     TableUse,
     Uses,
     join_uses,
+    verify_accounts,
     wrong_uses,
 )
+from sealift.train.output.handout import Handout, HeldOut
+from sealift.train.output.runreceipt import NO_RELEASE, demand_of, demand_release
 from sealift.train.plans.local import SealedTables
 from sealift.train.ranks.endings import LOST
 from sealift.train.ranks.rounds import (

@@ -51,8 +51,7 @@ from sealift.train.loop.statistics import (
 )
 from sealift.train.loop.stepsums import FAILED
 from sealift.train.loop.trainer import Trainer
-from sealift.train.output.accounts import SharedAccount, SignedAccount
-from sealift.train.output.uses import Uses
+from sealift.train.output.accounts import SharedAccount, SignedAccount, Uses
 from sealift.train.ranks.endings import group_ended
 from sealift.train.ranks.sumsonly import SumsOnly, layout_of
 from sealift.travel.settings import TrainingSettings

@@ -79,7 +79,6 @@ from sealift.train.sandboxed.recipe import (
 from sealift.train.sandboxed.shelf import AreaShelf
 from sealift.train.sandboxed.torchstate import as_tensors, carried_tensors
 from sealift.train.sandboxed.trying import TriedRecipe
-from sealift.train.worker.bundle import LENGTH_BYTES, assets_at
 from sealift.train.worker.messages import (
     AddUp,
     Assignment,
@@ -102,8 +101,10 @@ from sealift.train.worker.messages import (
 )
 from sealift.train.worker.process import (
     FILE_STRETCH,
+    LENGTH_BYTES,
     NOT_CONFINED,
     StartWorker,
+    assets_at,
     receive_with,
 )
 
@@ -264,7 +265,7 @@ def _map_gradients(descriptor: int, nbytes: int, placement: DevicePlacement) -> 
 
 
 def _bundle_files(descriptor: int, length: int) -> dict[str, bytes]:
-    """The files of a bundle as ``worker.bundle`` has it; recipes may read its assets."""
+    """The files of a bundle as ``worker.process`` has it; recipes may read its assets."""
     blob = parse_tensors(map_copy(descriptor, length))
     start, end = assets_at(length), os.fstat(descriptor).st_size
     if start < end:

@@ -41,7 +41,6 @@ from sealift.train.loop.tasks import (
 )
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.sandbox.inventory import SCRATCH
-from sealift.train.worker.bundle import BundleMemory
 from sealift.train.worker.devices import (
     CPU,
     MAX_WHY,
@@ -55,6 +54,7 @@ from sealift.train.worker.process import (
     FAREWELL_S,
     NO_NAMESPACES,
     START_S,
+    BundleMemory,
     ModuleLog,
     TaskEquipment,
     Waiting,
