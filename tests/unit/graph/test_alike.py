@@ -11,8 +11,9 @@ import pytest
 from sealift.data.schema.document import schema_to_plain
 from sealift.graph.export import export_recipe
 from sealift.train.sandboxed.parentpipe import WorkerEnd
+from sealift.train.sandboxed.rehearsal import find_difference
 from sealift.train.sandboxed.training import enter_stream
-from sealift.train.sandboxed.trying import TriedRecipe, find_difference
+from sealift.train.sandboxed.trying import TriedRecipe
 from sealift.train.worker.messages import Exported, NotExported, TrialOrder
 from sealift.travel.settings import TrainingSettings
 from tests.unit.graph.models import HEAD, MLP, TAIL, VECTORS, load, program

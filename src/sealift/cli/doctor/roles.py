@@ -115,18 +115,23 @@ def to_json(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
 def to_lines(role: str, verdicts: Sequence[Verdict]) -> list[str]:
     """The verdicts for people: a line each, then each thing to put right once."""
     lines = [f"as {'a' if role == 'host' else 'an'} {role}, this machine can"]
-    wrong: dict[str, Finding] = {}
+    first: dict[str, Finding] = {}
+    others: dict[str, Finding] = {}
     for each in verdicts:
         names = ", ".join(finding.name for finding in each.lacks)
         can = f"  {'no' if names else 'yes':<5}{each.task.what}"
         lines.append(f"{can}; missing: {names}" if names else can)
-        wrong |= {finding.name: finding for finding in (*each.lacks, *each.warns)}
-    if wrong:
-        lines += ["", "to put right first"]
-    for name, finding in wrong.items():
-        lines.append(f"  {name}: {finding.found or 'not checked'}")
-        if finding.advice:
-            lines.append(f"    -> {finding.advice}")
+        first |= {finding.name: finding for finding in each.warns}
+        others |= {finding.name: finding for finding in each.lacks}
+    for title, wrong in (
+        ("to put right first", first),
+        ('needed only for what is marked "no"', others),
+    ):
+        lines += ["", title] if wrong else []
+        for name, finding in wrong.items():
+            lines.append(f"  {name}: {finding.found or 'not checked'}")
+            if finding.advice:
+                lines.append(f"    -> {finding.advice}")
     return lines
 
 
