@@ -354,6 +354,7 @@ def test_each_commit_of_the_ledger_waits_for_the_disk(owner: Owner) -> None:
         replace(STEPS, noise=100.0),
         replace(STEPS, batch=1),
         replace(STEPS, clip=9.0),
+        replace(STEPS, honest_ranks=2),
         None,
     ],
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from sealift.train.sandbox import landlock
 from tests.sim.jobrun import job_run
 from tests.sim.jobworld import Wishes, fresh_world
 
@@ -33,6 +34,9 @@ def test_a_brokers_health_is_shown_by_another_process(tmp_path: Path) -> None:
         assert entries
         assert int(entries[1]) > 0
         assert "north" not in metrics
+        if landlock.version():
+            process = Path("/proc", str(shown.process.pid), "status")
+            assert "NoNewPrivs:\t1\n" in process.read_text()  # it gave up its access
         broker.signal(signal.SIGTERM)
         assert broker.end() == 128 + signal.SIGTERM
         assert httpx.get(f"{url}/healthz").status_code == 503

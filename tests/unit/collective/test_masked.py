@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import secrets
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -302,6 +304,43 @@ def test_no_two_sums_have_one_mask(algorithm: Algorithm) -> None:
     copies = RANKS - 1 if algorithm is Algorithm.ONE_PHASE else 1
     assert set(seen.values()) == {copies}
     assert len(seen) * copies == 2 * 2 * 3 * RANKS * (RANKS - 1)
+
+
+def test_a_mask_needs_the_randomness_of_both_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever knows what one of them drew knows no mask of the pair."""
+    drawn: dict[int, bytes] = {}
+
+    def draw(_count: int) -> bytes:
+        return drawn[int(threading.current_thread().name)]
+
+    monkeypatch.setattr(secrets, "token_bytes", draw)
+    seen = []
+    for first, second in ((1, 2), (1, 3), (4, 2), (1, 2)):
+        drawn.update({0: bytes([first]) * 64, 1: bytes([second]) * 64})
+        wires, found = heard_wires(2), list[str]()
+
+        def work(rank: int, wires: Any = wires, found: Any = found) -> None:
+            with SealedGroup(rank, wires[rank]) as group:
+                sums = MaskedSums(group, USUAL)
+                sums.renew()
+                sums.add_up(np.zeros(300, np.float32), USUAL, Algorithm.ONE_PHASE)
+                found.append("done")
+
+        threads = [
+            threading.Thread(target=work, args=(rank,), name=str(rank))
+            for rank in range(2)
+        ]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert found == ["done"] * 2
+        (mask,) = masked_of(wires, 0, 1200)
+        seen.append(mask)
+    assert len(set(seen[:3])) == 3
+    assert seen[3] == seen[0]  # control: nothing else decides it
 
 
 class MortalWire(SimulatedWire):

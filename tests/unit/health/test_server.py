@@ -175,6 +175,7 @@ def tried(what):
 print(json.dumps({
     "status": tried(lambda: read_status(folder)),
     "secret": tried(lambda: secret.read_bytes()),
+    "dial": tried(lambda: socket.create_connection(listening.getsockname())),
     "write": tried(lambda: (folder / "status.json").write_bytes(b"")),
     "keys": [name for name in sys.modules if name.split(".")[0] == "cryptography"
              or name.startswith(("sealift.crypto", "sealift.attest", "sealift.session"))],
@@ -200,11 +201,14 @@ def test_it_can_read_the_status_and_nothing_else(tmp_path: Path) -> None:
     assert found["status"] == ""
     assert found["secret"] == "PermissionError"
     assert found["write"] == "PermissionError"
+    dials = landlock_version() < 4  # from which on it knows connections
+    assert found["dial"] == ("" if dials else "PermissionError")
 
 
 @pytest.mark.distributed
 def test_control_without_giving_up_it_could(tmp_path: Path) -> None:
-    assert attempts(tmp_path, "keep")["secret"] == ""
+    found = attempts(tmp_path, "keep")
+    assert (found["secret"], found["dial"]) == ("", "")
 
 
 @pytest.mark.distributed

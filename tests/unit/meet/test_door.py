@@ -192,7 +192,7 @@ def test_one_party_has_a_few_conversations_at_a_time(tmp_path: Path) -> None:
 def test_a_stranger_that_proves_nothing_loses_its_place(tmp_path: Path) -> None:
     met = MetHost(tmp_path)
     registry = places(met.host.book, met.meeting)
-    assert registry.proof_s == PROOF_S
+    assert registry.proof_s == PROOF_S == 60.0  # as SECURITY says
     north = create_identity("north")
     with Relay.listen(registry=replace(registry, proof_s=0.2)) as relay:
         client = relay.local_client(HOST)

@@ -40,6 +40,7 @@ from sealift.train.ranks.orchestrator import (
     _numbers_told,
 )
 from sealift.train.ranks.rank import BEAT_S, Rank
+from sealift.train.ranks.rankedjob import CLOSE_S
 from sealift.train.ranks.rounds import (
     GroupRounds,
     PassReport,
@@ -495,4 +496,5 @@ def test_a_rank_that_says_nothing_is_lost_whatever_its_work_may_take() -> None:
     assert "rank 1 (east)" in lost.what
     assert f"{SILENT_S:g} s" in lost.what
     assert waited == [SILENT_S] * 3
+    assert (SILENT_S, CLOSE_S) == (20.0, 60.0)  # as SECURITY says
     assert SILENT_S + BEAT_S <= 30.0  # and others hear of it by their next word

@@ -30,8 +30,14 @@ from sealift.train.loop.states import (
 )
 from sealift.train.loop.statistics import Measured, add_sums, let_out, sum_numbers
 from sealift.train.output.accounts import Uses
+from sealift.train.ranks import rankedjob
 from sealift.train.ranks.rounds import GroupRounds, PassReport, RankNumbers
-from sealift.train.ranks.sumsonly import SumsOnly, layout_of, step_group
+from sealift.train.ranks.sumsonly import (
+    NoisedSteps,
+    SumsOnly,
+    layout_of,
+    step_group,
+)
 from sealift.travel.settings import JobSettings, SlicesSettings
 from tests.attacks.test_ranks_that_lie import World
 from tests.sim.wires import simulated_wires
@@ -527,3 +533,24 @@ def test_steps_are_added_up_with_everybodys_part_of_the_noise() -> None:
     assert 0.92 < noise.astype(np.float64).var() / (RANKS * private.part) < 1.08
     with SealedGroup(0, simulated_wires(1)[0]) as alone:
         assert step_group(alone, None, TRAINING) is alone
+
+
+def test_a_job_whose_noise_is_shared_adds_up_steps_masked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    private = PrivateSteps(clip=1.0, noise=0.5, batch=8, honest_ranks=2)
+    planned = SimpleNamespace(why=(), bucket_bytes=1 << 20)
+    monkeypatch.setattr(rankedjob, "plan_group", lambda *_: planned)
+    for rule, kind in ((replace(TRAINING, privacy=None), str), (None, NoisedSteps)):
+        agreed = rule or SimpleNamespace(privacy=private, honest_ranks=2)
+        job: Any = SimpleNamespace(
+            group="the group", device="a device", plans=(), handout=SimpleNamespace(),
+            settings=SimpleNamespace(slices=SimpleNamespace(sync="step")),
+            agreement=SimpleNamespace(agreement=SimpleNamespace(training_rule=agreed)),
+            _masked=SimpleNamespace(exchange=None), _model_bytes=lambda: 0,
+        )  # fmt: skip
+        rankedjob.RankedJob._plan_group(job)
+        beside = job._beside
+        assert isinstance(beside.group, kind)
+        shared = kind is NoisedSteps
+        assert (beside.units, beside.device) == (shared, None if shared else "a device")
