@@ -196,7 +196,9 @@ READERS = {
     "release/client": {"BrokerAnswer"},
     # above
     "feed/handover": {"FeedConsent", "Proposal"},
-    "travel/accelerator/load": {"Present", "Leaves", "PathTaken", "Cargo"},
+    "travel/accelerator/visit": {"Present", "Leaves", "PathTaken", "Cargo"},
+    # test_messages, test_door: signed by its party, else refused
+    "travel/orchestrator/sessions": {"Said"},
     "travel/holder/visit": {"Ready", "Receipted", "VisitPhase", "Credit"},
     # test_t2_no_read, test_visit_machine: what comes among the frames
     "travel/visit/errors": {"Failed"},

@@ -16,7 +16,7 @@ from tests.sim.jobworld import Wishes, fresh_world
 
 pytestmark = pytest.mark.distributed
 
-REFUSED = 5
+REFUSED, PEER_GONE = 5, 4
 SLOW_S = 0.05
 LONG = {"epochs": 30, "step_s": SLOW_S, "rejoin_s": 20.0}
 
@@ -161,8 +161,11 @@ def test_who_leaves_as_a_run_begins_is_named_to_all(tmp_path: Path) -> None:
         assert "north has left the agreement" in line
         assert line.endswith("[owner-left]")
         for each in others:
-            assert each.end() == REFUSED, each.errors
+            assert each.end() == PEER_GONE, each.errors  # it is another's word
             assert "rank 0 (north) has left the agreement" in "\n".join(each.errors)
+        again = run.holder(next(each for each in OWNERS if each != "north"))
+        assert again.end() == REFUSED, again.errors  # it has north's signature
+        assert again.error().endswith("[owner-left]")
 
 
 @asked(Wishes(**LONG))  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ import dataclasses
 import enum
 import inspect
 import json
+import math
 import os
 import sys
 import traceback
@@ -264,7 +265,22 @@ def _read_class(content: Any) -> Any:
     values = _from_plain(parts)
     for place in _PLACES.intersection(values):
         _demand_inside(values[place])
+    if member.__name__ == "_TensorMeta":
+        _demand_told(values)
     return member(**values)
+
+
+def _demand_told(values: Mapping[str, Any]) -> None:
+    """What a stage says of a tensor: this rank takes memory for each one that it awaits."""
+    shape, dtype = values["shape"], values["dtype"]
+    if not isinstance(shape, torch.Size) or not isinstance(dtype, torch.dtype):
+        raise ValueError("a tensor's shape or type is none")
+    stride = tuple(values["stride"])
+    if len(stride) != len(shape) or not all(type(n) is int and n >= 0 for n in stride):
+        raise ValueError("a tensor's strides are none")
+    spread = 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
+    if max(math.prod(shape), spread) * dtype.itemsize > MAX_TOLD_BYTES:
+        raise ValueError(f"a tensor of shape {tuple(shape)} is too large to be awaited")
 
 
 def _demand_inside(place: Any) -> None:

@@ -6,6 +6,7 @@ lies a note of what it was made from, so that the same command declares the same
 
 from __future__ import annotations
 
+import ast
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -144,6 +145,10 @@ def _propose(
     if before is not None and _is_made_of(before, source, training, folder):
         return read_graph((folder / GRAPH_ENTRY).read_bytes())
     tell("writing the recipe down as a graph: a list of tensor operations")
+    if _has(files["recipe.py"], "generate"):
+        tell(
+            "a graph has no generate(): a model that is served answers predict() alone"
+        )
     order = trial_order(schema, training, steps)
     made = trial.export_recipe(files, order, text=sys.stderr, tell=tell, assets=assets)
     graph = read_graph(made.graph)
@@ -170,6 +175,17 @@ def _propose(
     )
     write_whole(note, encode(written))
     return graph
+
+
+def _has(text: bytes, name: str) -> bool:
+    """Whether a recipe defines or imports something of that name."""
+    found = (
+        [each.asname or each.name for each in node.names]
+        if isinstance(node, ast.ImportFrom)
+        else [getattr(node, "name", "")]
+        for node in ast.parse(text).body
+    )
+    return any(name in each for each in found)
 
 
 def _require_changeable(graph: GraphRecipeDocument, job: JobTable) -> None:

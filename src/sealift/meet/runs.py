@@ -311,11 +311,13 @@ def forget_states(place: PartyFolder, run: MeetingRun) -> None:
     kept |= {each.state(place) for each in earlier if not has_ended(place, each)}
     for name in sorted({each.state(place) for each in earlier} - kept):
         try:
-            if place[name].exists():
+            if place[name].is_dir() and not place[name].is_symlink():
+                kept_one = any(place[name].iterdir())  # each rank makes the folder
                 shutil.rmtree(place[name])
-                place.say(
-                    f"deleted {name}: no run can go on from the state in it any more"
-                )
+                if kept_one:
+                    place.say(
+                        f"deleted {name}: no run can go on from the state in it any more"
+                    )
         except OSError as error:
             raise UnavailableError(
                 f"cannot delete {place[name]}", why=error, code="cannot-write"

@@ -69,6 +69,49 @@ def test_an_image_is_turned_as_its_camera_was_held(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "exif",
+    [
+        b"II*\0",
+        b"Exif\0\0MM\0",
+        b"not exif",
+        # An orientation that is a text.
+        b"Exif\0\0"
+        + struct.pack("<2sHIHHHI4sI", b"II", 42, 8, 1, 0x0112, 2, 2, b"6", 0),
+    ],
+)
+def test_damaged_words_of_a_camera_do_not_stop_a_folder(
+    tmp_path: Path, exif: bytes
+) -> None:
+    place = pictures(tmp_path)
+    schema = infer_schema(str(place))
+    image = Image.open(place / "dog" / "1.png").convert("RGB")
+    image.save(place / "dog" / "0.png", exif=exif)
+    found = read(str(place), schema)["image"]
+    np.testing.assert_array_equal(found[3], found[4])
+
+
+@pytest.mark.parametrize("suffix", ["png", "ppm"])
+def test_sixteen_bits_of_a_colour_are_refused(tmp_path: Path, suffix: str) -> None:
+    place = pictures(tmp_path)
+    schema = infer_schema(str(place))
+    deep = np.full((4, 5, 3), 4000, ">u2").tobytes()
+    raw = b"P6 5 4 65535\n" + deep
+    if suffix == "png":
+        lines = b"".join(b"\0" + deep[at : at + 30] for at in range(0, 120, 30))
+        raw = b"\x89PNG\r\n\x1a\n"
+        for kind, body in (
+            (b"IHDR", struct.pack(">IIBBBBB", 5, 4, 16, 2, 0, 0, 0)),
+            (b"IDAT", zlib.compress(lines)),
+            (b"IEND", b""),
+        ):
+            crc = zlib.crc32(kind + body)
+            raw += struct.pack(">I", len(body)) + kind + body + struct.pack(">I", crc)
+    (place / "cat" / f"0.{suffix}").write_bytes(raw)
+    with pytest.raises(MalformedError, match="more than 8 bits"):
+        read(str(place), schema)
+
+
+@pytest.mark.parametrize(
     ("image", "words"),
     [
         (Image.new("I;16", (5, 4), 4000), "more than 8 bits"),

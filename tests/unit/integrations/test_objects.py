@@ -169,6 +169,34 @@ def test_bytes_of_a_liar_make_nothing_else(plain: object) -> None:
     assert caught.value.code == "bad-object"
 
 
+@pytest.mark.parametrize(
+    ("shape", "stride"),
+    [
+        ([1 << 45], [1]),
+        ([1 << 45], [0]),
+        ([2, 2], [1 << 40, 1]),
+        ([2], [-1]),
+        ([2], []),
+    ],
+)
+def test_a_stage_awaits_no_tensor_of_any_size(
+    shape: list[int], stride: list[int]
+) -> None:
+    """Its next one says how large it is, and it takes the memory before."""
+    told = [
+        ["shape", {"size": shape}],
+        ["stride", {"tuple": stride}],
+        ["dtype", {"dtype": "float32"}],
+        ["requires_grad", True],
+    ]
+    plain = {"class": [f"{_TensorMeta.__module__}:_TensorMeta", {"dict": told}]}
+    with pytest.raises(MalformedError) as caught:
+        unpack_object(json.dumps(plain).encode())
+    assert caught.value.code == "bad-object"
+    told[0][1], told[1][1] = {"size": [3, 2]}, {"tuple": [1, 3]}  # control: transposed
+    assert unpack_object(json.dumps(plain).encode()).shape == torch.Size([3, 2])
+
+
 @pytest.mark.parametrize("raw", [b"", b"\x80\x04K\x01.", b"[", b"[" * 100_000, b"\xff"])
 def test_bytes_that_are_no_object_are_refused(raw: bytes) -> None:
     with pytest.raises(MalformedError) as caught:

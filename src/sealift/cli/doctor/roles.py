@@ -66,7 +66,9 @@ TASKS: Final[Mapping[str, Sequence[Task]]] = {
         Task("train on its GPU", (*_TRAINS, "GPU", "GPU for train")),
         Task("serve a sealed model", _TRAINS, ("clock",)),
         Task(
-            "multiply shares for others (sealift share-server)", ("numba",), ("clock",)
+            "multiply shares for others (sealift share-server)",
+            ("torch", "numba"),
+            ("clock",),
         ),
         Task("multiply shares on its GPU", ("GPU", "GPU for share server")),
     ),
@@ -123,6 +125,7 @@ def to_lines(role: str, verdicts: Sequence[Verdict]) -> list[str]:
         lines.append(f"{can}; missing: {names}" if names else can)
         first |= {finding.name: finding for finding in each.warns}
         others |= {finding.name: finding for finding in each.lacks}
+    others = {name: each for name, each in others.items() if name not in first}
     for title, wrong in (
         ("to put right first", first),
         ('needed only for what is marked "no"', others),

@@ -160,6 +160,7 @@ def _tell_others(
                 emit(sink, "statement.told", who=who, line=problem or "has heard of it")
         except SealiftError as error:  # the orchestrator may be gone
             emit(sink, "statement.told", who="the orchestrator", line=str(error))
+            return  # and would be asked in vain again, for as long
 
 
 def _hold(args: argparse.Namespace) -> int:

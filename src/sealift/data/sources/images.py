@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import io
 import re
+import struct
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -118,7 +119,7 @@ def _demand_form(
     _demand_shallow(image, name)
     if image.mode != form.mode and options.image_mode is None:
         raise _unlike(name, f"an image of mode {image.mode}", form.mode, "--image-mode")
-    width, height = image.size[::-1] if _lies(image) else image.size
+    width, height = image.size[::-1] if _is_turned(image) else image.size
     if (height, width) != (form.height, form.width) and options.image_size is None:
         wanted = f"{form.height}x{form.width}"
         raise _unlike(name, f"{height}x{width}", wanted, "--image-size")
@@ -133,7 +134,7 @@ def _demand_shallow(image: Any, name: str) -> None:
     frames = 1 if image.format in (None, "MPO") else getattr(image, "n_frames", 1)
     if frames > 1:
         what, fix = f"has {frames:,} pictures", "Save the one that is meant"
-    elif image.mode.startswith(("I", "F")):
+    elif image.mode.startswith(("I", "F")) or _is_deep(image):
         what = f"has more than 8 bits for a pixel (mode {image.mode})"
         fix = "Scale it to 0 to 255 yourself, or save the images as arrays in .npz"
     else:
@@ -141,19 +142,40 @@ def _demand_shallow(image: Any, name: str) -> None:
     raise MalformedError(f"{name} {what}", fix=fix, code="bad-row")
 
 
-def _lies(image: Any) -> bool:
+def _is_deep(image: Any) -> bool:
+    """Whether its file has more than 8 bits for a colour, of which Pillow's mode tells nothing."""
+    for tile in getattr(image, "tile", ()):  # what is decoded has none
+        for part in tile[3] if isinstance(tile[3], tuple) else (tile[3],):
+            if isinstance(part, str) and ";16" in part:
+                return True
+            if image.format == "PPM" and isinstance(part, int) and part > _EIGHT_BITS:
+                return True
+    return False
+
+
+def _says_how_it_was_held(image: Any) -> bool:
+    """Of a PNG, what stands behind the pixels does not count: it is not known before."""
+    return image.format != "PNG" or "exif" in image.info
+
+
+def _is_turned(image: Any) -> bool:
     """Whether its file says that people see its rows as columns, as many cameras write."""
-    if image.format == "PNG" and "exif" not in image.info:
-        return False  # Pillow would decode it, to look for more behind the pixels
-    return image.getexif().get(_ORIENTATION, 1) >= _LYING
+    try:
+        held = _says_how_it_was_held(image)
+        return held and image.getexif().get(_ORIENTATION, 1) in _LYING
+    except _UNREADABLE:
+        return False  # as viewers do with metadata that they cannot read
 
 
 def _upright(image: Any) -> Any:
     """Decoded, as people see it: a camera says in the file how it was held."""
+    held = _says_how_it_was_held(image)
     image.load()
-    return require(
-        "PIL.ImageOps", extra="images", what="reading images"
-    ).exif_transpose(image)
+    library = require("PIL.ImageOps", extra="images", what="reading images")
+    try:
+        return library.exif_transpose(image) if held else image
+    except _UNREADABLE:
+        return image
 
 
 def _decoded(raw: bytes) -> Any:
@@ -195,10 +217,10 @@ SUFFIXES: Final = frozenset(
     (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 )
 NAMES: Final = ("image", "label")
-_ORIENTATION, _LYING = (
-    0x0112,
-    5,
-)  # of EXIF: the tag, and the first of four turned values
+_ORIENTATION: Final = 0x0112  # of EXIF
+_LYING: Final = range(5, 9)  # its values for rows that people see as columns
+_UNREADABLE: Final = (TypeError, ValueError, SyntaxError, struct.error)  # EXIF's own
+_EIGHT_BITS: Final = 255
 
 
 @dataclass(frozen=True)

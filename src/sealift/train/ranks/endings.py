@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from sealift.errors import PeerError, PolicyError, SealiftError, meaning
+from sealift.errors import PeerError, SealiftError, meaning
 from sealift.release.agreement.statements import LEFT
 from sealift.train.loop.stepsums import FAILED
 
@@ -48,9 +48,12 @@ def group_ended(
             what = f"{people[0]} says that {what}"
         kind = PeerError
     elif code == LEFT:
-        what, why = f"{who} has left the agreement", meaning(code)
+        # Another's word: whose own folder has the signed statement ends with exit code 5.
+        gone = f"{' and '.join(people[1:]) or who} has left the agreement"
+        what = f"{people[0]} says that {gone}" if len(people) > 1 else gone
+        why = meaning(code)
         fix = f"No run under it is possible: `sealift explain {code}` says what can be done"
-        kind = PolicyError
+        kind = PeerError
     elif code == MISSING:
         what, why, fix = f"{who} did not connect in time", "", ON_AGAIN
         kind = PeerError

@@ -137,7 +137,7 @@ def rehearse(
 
 def _demand_alike(metrics: Mapping[str, float], *others: Mapping[str, float]) -> None:
     """Demand measures that a run can list: finite, and those of some batches in all of them."""
-    if not all(map(math.isfinite, metrics.values())):
+    if not all(math.isfinite(v) for each in (metrics, *others) for v in each.values()):
         raise unfit("measures-infinite")
     # A table that has a zero in each place is left out.
     names, *found = ({n for n in e if not n.endswith("]")} for e in (metrics, *others))

@@ -142,6 +142,9 @@ class LiveSessions:
                 if left_s <= 0:
                     return
                 self._changed.wait(left_s)
+            # Whoever ended the job may have been the last that was missing.
+            if self._ended is not None and any(e not in self._sessions for e in wanted):
+                raise self._ended
 
     def close(self) -> None:
         """Close every session."""
@@ -265,6 +268,8 @@ class Acceptor:
             except SealiftError as error:
                 send_message(session, Failed(error.code, str(error)))
                 return
-            send_message(session, said)
-            await_end(session)
-        self._obey()
+            try:
+                send_message(session, said)
+                await_end(session)
+            finally:  # it is kept, whether or not its teller still hears so
+                self._obey()

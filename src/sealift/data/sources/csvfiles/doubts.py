@@ -83,18 +83,25 @@ class Values:
         self.highest = max(self.highest, more.highest)
         self.days &= more.days
 
-    def doubts(self, rows: int) -> Iterator[str]:
-        """What may be meant by the numbers of so many rows, and what to write then."""
+    def doubts(self, rows: int, *, gaps: bool) -> Iterator[str]:
+        """What may be meant by the numbers of so many rows, and what to write then.
+
+        Args:
+            rows: With a number.
+            gaps: Whether other rows have none.
+        """
         for mark, count in self.marks.items():
             below = mark < 0 <= self.lowest
             above = self.lowest >= 0 and mark > _FAR * self.highest
             if count > 1 and (below or above) and self.highest > -np.inf:
                 yield (
-                    f"{mark} is in {count:,} rows, far from all other numbers; if it says that "
+                    f"{mark} is in {count:,} rows, and {'no other number is negative' if below else 'far above all others'}; if it says that "
                     f'nothing is there, write missing = ["{mark}"] {IN_FILE}'
                 )
         if self.marks.total() or rows < _FEWEST:
             return
+        if self.lowest == self.highest and gaps:
+            return  # a flag
         if self.lowest == self.highest:
             yield "the same number in every row, from which nothing is learned"
         elif self.counting and self.highest - self.lowest == rows - 1:
@@ -120,7 +127,10 @@ def doubt_categories(texts: Sequence[str], name: str) -> Iterator[str]:
         if len(group) > 1:
             forms = {normalize("NFC", each) for each in group}
             alike_too = len(forms) < len(group)  # also to whoever reads this
-            first, *others = (_quoted(each, escaped=alike_too) for each in group)
+            # Whole, as it is to be copied.
+            first, *others = (
+                visible(json.dumps(each, ensure_ascii=alike_too)) for each in group
+            )
             yield (
                 f"{' and '.join([first, *others])} look like one category; if they are, write "
                 f"{others[0]} = {first} under [synonyms.{name}] {IN_FILE}, and only {first} in categories"
@@ -144,5 +154,5 @@ def _same(text: str) -> str:
     return " ".join(normalize("NFKC", seen).casefold().split())
 
 
-def _quoted(text: str, *, escaped: bool = False) -> str:
-    return visible(json.dumps(text[:40], ensure_ascii=escaped))
+def _quoted(text: str) -> str:
+    return visible(json.dumps(text[:40], ensure_ascii=False))

@@ -605,7 +605,7 @@ def _doubts(
             "leave_out"
         )
     elif not rules.date:
-        yield from column.values.doubts(column.filled)
+        yield from column.values.doubts(column.filled, gaps=column.empty > 0)
 
 
 def _said_empty(names: Sequence[str]) -> Iterator[str]:
