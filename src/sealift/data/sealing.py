@@ -276,7 +276,7 @@ def record_bytes_for(row_bytes: int, *, about: int | None = None, rows: int = 0)
     if about is not None and not MIN_RECORD_BYTES <= about <= MAX_RECORD_BYTES:
         raise UsageError(
             f"a record must have {MIN_RECORD_BYTES:,} to {MAX_RECORD_BYTES:,} bytes, not {about:,}",
-            fix="Leave it out to use 1 MiB",
+            fix="Leave it out to have it chosen",
         )
     unit = math.lcm(row_bytes, RECORD_ALIGNMENT_BYTES)
     if unit > MAX_RECORD_BYTES:

@@ -28,7 +28,7 @@ from sealift.release.files import read_whole
 CARD_FORMAT: Final = "sealift-resource"
 CARD_SUFFIX: Final = ".resource.json"
 SEALED_SUFFIX: Final = ".sealed"
-MAX_CARD_BYTES: Final = 64 << 20  # 1.4 million records: above a terabyte
+MAX_CARD_BYTES: Final = 64 << 20  # 1.4 million records
 
 
 @dataclass(frozen=True, kw_only=True)

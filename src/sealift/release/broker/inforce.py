@@ -125,7 +125,7 @@ class StatementsInForce:
         rivals = sum(key[0] == name and key[1] != digest for key in self._known)
         if len(self._known) >= MAX_STATEMENTS or rivals >= MAX_RIVALS:
             raise MalformedError(
-                "the broker has too many statements", code="bad-statement"
+                "too many statements are kept here", code="bad-statement"
             )
 
     def _is_news(self, signed: SignedStatement) -> bool:
