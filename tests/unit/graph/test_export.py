@@ -61,7 +61,9 @@ def test_the_demo_s_recipes_train_to_the_same_bits(task: str, schema: Schema) ->
     ("text", "schema"),
     [
         pytest.param(larger.CNN, larger.IMAGES, id="convolutions"),
-        pytest.param(larger.RESNET, larger.IMAGES, id="resnet18"),
+        pytest.param(
+            larger.RESNET, larger.IMAGES, id="resnet18", marks=pytest.mark.long
+        ),
         pytest.param(larger.GPT, larger.TOKENS, id="gpt"),
         pytest.param(larger.LORA, larger.TOKENS, id="lora"),
     ],
@@ -91,7 +93,9 @@ def build():
 """
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize(
+    "kind", ["RNN", *(pytest.param(e, marks=pytest.mark.long) for e in ("LSTM", "GRU"))]
+)
 def test_recurrent_layers_train_as_they_do_in_torch(kind: str) -> None:
     """Step by step, as torch's own do not: the last bit differs, a dropout does not."""
     assert train_both(RECURRENT.replace("KIND", kind), SEQUENCES) < 1e-6

@@ -295,6 +295,7 @@ def test_rows_computed_again_are_those_of_a_server(
         assert np.array_equal(found, rows[row])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("direction", list(OPERANDS))
 def test_naming_a_server_takes_little_memory(
     direction: Direction, monkeypatch: pytest.MonkeyPatch
