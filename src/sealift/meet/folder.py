@@ -98,9 +98,8 @@ class PartyFolder:
                 self.read_passphrase(f"passphrase of {self.key.name}", made)
             )
         elif made and not kept.exists():  # it exists if this was killed before the key
-            passphrase = (
-                draw_passphrase()
-            )  # as such: nobody guesses it, so none is stretched
+            # Saved as a drawn one: nobody can guess it, so it need not be stretched.
+            passphrase = draw_passphrase()
             write_whole(kept, f"{passphrase}\n".encode())
         passphrase = passphrase or read_secret_line(self.folder / self.passphrase)
         if made:
