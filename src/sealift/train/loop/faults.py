@@ -74,7 +74,7 @@ REASONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "measures-infinite": (
         "evaluate() returns a measure that is infinite or NaN on random rows",
-        "Return sums that are numbers for any rows",
+        "Return sums that are numbers for any rows, also for a batch of one row",
     ),
     "measures-differ": (
         "evaluate() returns some measures for some batches alone",
