@@ -2,7 +2,7 @@
 
 Guarantees: memory does not grow with the table; nothing is unpickled; every row that
 comes out satisfies the schema (``rows``); a table that does not is refused with file,
-row and column. A file that changes while it is read is refused as well.
+row and column. A file or folder that changes while it is read is refused as well.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from sealift.data.sources.source import (
 )
 from sealift.errors import MalformedError, UnavailableError, UsageError, unreadable
 from sealift.events import Sink, discard
+from sealift.ids import Digest
 
 is_text = with_suffix(".csv", ".tsv")
 
@@ -79,7 +80,6 @@ _INSTEAD: Final = {
 BLOCK_BYTES: Final = 1 << 20
 
 T = TypeVar("T")
-Stamp = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Table:
     schema: Schema
     reader: TableReader
     place: Path
-    stamp: Stamp | None  # of a file, when it was opened
+    stamp: Digest  # of its files, when it was opened
     rows: int
     split: Split | None = None
 
@@ -139,7 +139,7 @@ class Table:
             raise self._changed("other rows stand in it now")
 
     def _demand_unchanged(self) -> None:
-        if _stamp(self.place) != self.stamp:
+        if _readable(str(self.place), lambda: _stamp(self.place)) != self.stamp:
             raise self._changed("")
 
     def _changed(self, why: str) -> MalformedError:
@@ -150,12 +150,12 @@ class Table:
         )
 
 
-def _stamp(place: Path) -> Stamp | None:
-    """Which file it is, and when it was written last."""
-    if not place.is_file():
-        return None
-    found = place.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+def _stamp(place: Path) -> Digest:
+    """Which files a table lies in, and when each was written last."""
+    every = [place, *sorted(place.rglob("*"))]
+    stats = [(str(each), each.stat()) for each in every if each.is_file()]
+    parts = [(n, f.st_ino, f.st_size, f.st_mtime_ns, f.st_ctime_ns) for n, f in stats]
+    return Digest.of(repr(parts).encode())
 
 
 def open_table(
