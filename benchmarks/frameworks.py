@@ -15,6 +15,7 @@ from statistics import median
 from typing import Final
 
 from benchmarks.report import BenchReport, start_report
+from tests.sim import runfolder
 from tests.sim.frameworks import EXAMPLES, before, launch, make_rows
 
 # What makes each example's model large, and what it is started with.
@@ -63,9 +64,18 @@ def run(*, quick: bool = False) -> BenchReport:
         "two ranks of this machine: sealed through memory, gloo over loopback",
         "each script in processes of its own: what else ran meanwhile is in a ratio",
     ]
+    shared = runfolder.begin()  # where the group's parties are made once for all runs
+    try:
+        _measure(report, 1 if quick else 2)
+    finally:
+        runfolder.end(shared)
+    return report
+
+
+def _measure(report: BenchReport, repeats: int) -> None:
     for name in _LARGER:
         sealed, plain = list[float](), list[float]()
-        for _ in range(1 if quick else 2):
+        for _ in range(repeats):
             sealed += _steps(name, (EXAMPLES / name).read_text())
             plain += _steps(name, before(name))
         ratio = round(median(sealed) / median(plain), 3)
@@ -79,7 +89,6 @@ def run(*, quick: bool = False) -> BenchReport:
             }
         )
         report.ratios[name.removesuffix(".py")] = ratio
-    return report
 
 
 def _steps(name: str, text: str) -> list[float]:
