@@ -1,4 +1,4 @@
-"""Refuse names that say nothing: `utils`, `manager`, `do_it`, `data` and their kin.
+"""Refuse names that say nothing (`utils`, `do_it`, `data`), and one name of two public classes.
 
 Looks at the names of files, classes and functions. The words we do use: CONTRIBUTING.md.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +46,16 @@ def names_in(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.name
 
 
+def public_classes() -> dict[str, list[str]]:
+    """The files of the product that define each public class, by its name."""
+    where = defaultdict[str, list[str]](list)
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where[node.name].append(str(path.relative_to(ROOT)))
+    return where
+
+
 def main() -> int:
     """Print every bad name and return 1 when there is one."""
     found = [
@@ -56,7 +67,12 @@ def main() -> int:
     ]
     for place in found:
         print(f"words: {place}: a name that says nothing", file=sys.stderr)
-    return 1 if found else 0
+    twice = [
+        (name, where) for name, where in public_classes().items() if len(where) > 1
+    ]
+    for name, where in twice:
+        print(f"words: class {name} is in {' and '.join(where)}", file=sys.stderr)
+    return 1 if found or twice else 0
 
 
 if __name__ == "__main__":

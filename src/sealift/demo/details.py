@@ -54,7 +54,7 @@ MOST_DRAWN: Final = 900  # visits; of a longer run the first ones
 
 
 @dataclass(frozen=True, slots=True)
-class Spending:
+class TimeSpent:
     """The accelerator's time from its first visit to the end of its last.
 
     Attributes:
@@ -84,7 +84,7 @@ class Spending:
         return sum(self.seconds.get(phase, 0.0) for phase in TRANSFER_PHASES)
 
 
-def spend(progress: Progress) -> Spending:
+def spend(progress: Progress) -> TimeSpent:
     """Account for the time of every visit that has ended, and of every checkpoint."""
     spans = [span for visit in progress.visits for span in visit.spans]
     transfer_s = sum(each.seconds for each in spans if each.phase in TRANSFER_PHASES)
@@ -94,7 +94,7 @@ def spend(progress: Progress) -> Spending:
         for each in progress.checkpoints
         if not each.missed and each.at_s <= end_s
     ]
-    return Spending(tuple(_sweep(spans)), transfer_s)
+    return TimeSpent(tuple(_sweep(spans)), transfer_s)
 
 
 def _sweep(spans: Iterable[Span]) -> Iterator[Span]:
@@ -119,7 +119,7 @@ def _sweep(spans: Iterable[Span]) -> Iterator[Span]:
         yield current
 
 
-def timeline(outcome: Outcome, spending: Spending) -> Markup:
+def timeline(outcome: Outcome, spending: TimeSpent) -> Markup:
     """Who is inside when: all visits, then the first ones by phase."""
     visits = [visit for visit in outcome.progress.visits if not visit.under_way]
     visits = visits[:MOST_DRAWN]
@@ -198,7 +198,7 @@ def _say(visit: VisitSeen) -> str:
     return f"visit {visit.number}, {visit.holder}, {what}, {visit.rows} rows{end}"
 
 
-def _closer(visits: Sequence[VisitSeen], spending: Spending, *, mixed: bool) -> Markup:
+def _closer(visits: Sequence[VisitSeen], spending: TimeSpent, *, mixed: bool) -> Markup:
     start, end = min(v.began_s for v in visits), max(v.ended_s for v in visits)
     used = [
         BarPart(
@@ -230,7 +230,7 @@ def _groups(visits: Sequence[VisitSeen]) -> Iterator[BarPart]:
             yield BarPart(began, ended, "band", f"visit batch {position}")
 
 
-def where_time_went(outcome: Outcome, spending: Spending) -> Markup:
+def where_time_went(outcome: Outcome, spending: TimeSpent) -> Markup:
     """Two bars and a table."""
     progress, used, whole_s = outcome.progress, spending.seconds, spending.whole_s
     starting = max(0.0, outcome.roles_up_s - outcome.world_s)

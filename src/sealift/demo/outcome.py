@@ -12,7 +12,7 @@ from sealift.demo.folder import OWNERS, World
 from sealift.demo.holders import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
 from sealift.demo.job import HEARTBEAT_S, Plan, Travel
 from sealift.demo.progress import AttackSeen, Progress, VisitSeen, timed_phases
-from sealift.demo.tasks import ACCURACY, Sample, Task
+from sealift.demo.tasks import ACCURACY, Sample, ShownTask
 from sealift.release.agreement import Agreement
 from sealift.release.broker.messages import HEARTBEAT_MISSING
 from sealift.release.log.entries import Entry
@@ -53,7 +53,7 @@ class CheckedLog:
 
 
 @dataclass(slots=True)
-class Verdict:
+class DemoVerdict:
     """What was checked after the run.
 
     Attributes:
@@ -182,7 +182,7 @@ class Outcome:
         sample: What the opened model writes, where the task has it write.
     """
 
-    task: Task
+    task: ShownTask
     travel: Travel
     plan: Plan
     level: str
@@ -190,7 +190,7 @@ class Outcome:
     alone: dict[str, dict[str, float]]
     weights: str
     progress: Progress
-    verdict: Verdict
+    verdict: DemoVerdict
     world: World
     world_s: float
     roles_up_s: float

@@ -40,13 +40,13 @@ from sealift.demo.outcome import (
     BOUND_S,
     REFUSAL_OF,
     CheckedLog,
+    DemoVerdict,
     Outcome,
     Revocation,
-    Verdict,
 )
 from sealift.demo.progress import Progress
 from sealift.demo.report import write_report
-from sealift.demo.tasks import TASKS, Sample, Task
+from sealift.demo.tasks import TASKS, Sample, ShownTask
 from sealift.demo.views import View
 from sealift.errors import IntegrityError, JobError, SealiftError, require_value
 from sealift.release.agreement.signed import VerifiedAgreement, load_verified
@@ -69,7 +69,7 @@ from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT
 from sealift.travel.visit.state import Clock
 
 
-def _check_run(world: World, run: DemoRun, *, now: Callable[[], float]) -> Verdict:
+def _check_run(world: World, run: DemoRun, *, now: Callable[[], float]) -> DemoVerdict:
     """Check everything that the parties keep of a run; failures are collected.
 
     Args:
@@ -78,7 +78,7 @@ def _check_run(world: World, run: DemoRun, *, now: Callable[[], float]) -> Verdi
         now: Seconds since 1970, to judge certificates at.
     """
     verified = equip(load_verified(world.agreement), clock=now)
-    verdict = Verdict(agreement=verified.agreement)
+    verdict = DemoVerdict(agreement=verified.agreement)
     tries = cheating.TRIES if world.servers else holders.TRIES
     visits = {visit.visit for visit in run.progress.verified}
     return _checked(
@@ -93,10 +93,12 @@ def _check_run(world: World, run: DemoRun, *, now: Callable[[], float]) -> Verdi
     )
 
 
-def check_rounds(world: World, run: DemoRun, *, now: Callable[[], float]) -> Verdict:
+def check_rounds(
+    world: World, run: DemoRun, *, now: Callable[[], float]
+) -> DemoVerdict:
     """The same of a run whose ranks were the owners' own; the manifest shows all heads."""
     verified = equip(load_verified(world.agreement), clock=now)
-    verdict = Verdict(agreement=verified.agreement)
+    verdict = DemoVerdict(agreement=verified.agreement)
     return _checked(
         verdict,
         {
@@ -107,7 +109,9 @@ def check_rounds(world: World, run: DemoRun, *, now: Callable[[], float]) -> Ver
     )
 
 
-def _checked(verdict: Verdict, checks: Mapping[str, Callable[[], None]]) -> Verdict:
+def _checked(
+    verdict: DemoVerdict, checks: Mapping[str, Callable[[], None]]
+) -> DemoVerdict:
     for name, check in checks.items():
         try:
             check()
@@ -129,7 +133,7 @@ def _check_attacks(progress: Progress, tries: tuple[str, ...]) -> None:
 
 
 def _check_wrong(
-    verified: VerifiedAgreement, progress: Progress, verdict: Verdict
+    verified: VerifiedAgreement, progress: Progress, verdict: DemoVerdict
 ) -> None:
     """Of each wrong answer a record is kept, with its server's own signature."""
     from sealift.train.job.shareservers import WrongRecord
@@ -149,7 +153,9 @@ def _check_wrong(
     verdict.wrong_verified = bool(wrong)
 
 
-def _check_logs(world: World, verified: VerifiedAgreement, verdict: Verdict) -> None:
+def _check_logs(
+    world: World, verified: VerifiedAgreement, verdict: DemoVerdict
+) -> None:
     """Each owner's log continues the heads that the other owners kept."""
     for owner in OWNERS:
         path, key = world.home(owner).log, verified.party(owner).sign
@@ -162,7 +168,7 @@ def _check_logs(world: World, verified: VerifiedAgreement, verdict: Verdict) -> 
 
 
 def _check_shown_logs(
-    world: World, verified: VerifiedAgreement, verdict: Verdict
+    world: World, verified: VerifiedAgreement, verdict: DemoVerdict
 ) -> None:
     """Each owner's log continues the head in the manifest, and shows the release to its rank."""
     from sealift.train.output.manifest import head_of, prove_releases
@@ -198,7 +204,7 @@ def _check_log(
 
 
 def _check_receipts(
-    world: World, verified: VerifiedAgreement, verdict: Verdict, visits: set[str]
+    world: World, verified: VerifiedAgreement, verdict: DemoVerdict, visits: set[str]
 ) -> None:
     """One for each visit."""
     _read_receipts(world, verified, verdict)
@@ -208,7 +214,9 @@ def _check_receipts(
     verdict.receipts_verified = True
 
 
-def _check_uses(world: World, verified: VerifiedAgreement, verdict: Verdict) -> None:
+def _check_uses(
+    world: World, verified: VerifiedAgreement, verdict: DemoVerdict
+) -> None:
     """One for each use of rows that the ranks' slices have by agreement and job."""
     _read_receipts(world, verified, verdict)
     agreement, settings = verified.agreement, read_job(world.job).settings
@@ -222,7 +230,9 @@ def _check_uses(world: World, verified: VerifiedAgreement, verdict: Verdict) -> 
     verdict.receipts_verified = True
 
 
-def _read_receipts(world: World, verified: VerifiedAgreement, verdict: Verdict) -> None:
+def _read_receipts(
+    world: World, verified: VerifiedAgreement, verdict: DemoVerdict
+) -> None:
     verifier = ReceiptVerifier(verified)
     for owner in OWNERS:
         for path in receipts_in(world.home(owner).receipts):
@@ -241,7 +251,7 @@ def _receipts_missing(kept: int, wanted: int, of: str) -> IntegrityError:
 
 
 def _check_model(
-    world: World, verified: VerifiedAgreement, verdict: Verdict, run: DemoRun
+    world: World, verified: VerifiedAgreement, verdict: DemoVerdict, run: DemoRun
 ) -> None:
     """Opened by its owner, with the passphrase that only a demo leaves beside the key."""
     from sealift.train.output.opening import open_output  # torch
@@ -334,7 +344,7 @@ def _run(
         stack.enter_context(view_beside(folder, job, wanted=args.view))
         if args.plan == "local":
             view.say("training in one process")
-            run, verdict = run_local(world), Verdict()
+            run, verdict = run_local(world), DemoVerdict()
         elif args.plan == "ddp":
             view.say(
                 "starting seven processes: orchestrator, three brokers, three accelerators"
@@ -382,7 +392,7 @@ def _run_travel(world: World, view: View, host: RehearsedHost | None) -> DemoRun
 
 
 def _stop_it(
-    world: World, host: RehearsedHost, verdict: Verdict, clock: Clock
+    world: World, host: RehearsedHost, verdict: DemoVerdict, clock: Clock
 ) -> Revocation:
     """The second act: a host that attests can misbehave."""
     found = host.run_second_act(world, clock)
@@ -394,7 +404,7 @@ def _stop_it(
     return found
 
 
-def _sample(world: World, task: Task) -> Sample | None:
+def _sample(world: World, task: ShownTask) -> Sample | None:
     """What the model writes for its owner, if it was opened and can write."""
     if task.make_sample is None or not world.model.is_file():
         return None

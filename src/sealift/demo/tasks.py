@@ -1,6 +1,6 @@
 """What the demo's parties learn together: handwritten digits, or Python's source text.
 
-Everything that differs between tasks stands in one frozen ``Task``; parties, screen,
+Everything that differs between tasks stands in one frozen ``ShownTask``; parties, screen,
 summary and report read it and ask nothing about its name.
 """
 
@@ -96,7 +96,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task(DemoTask):
+class ShownTask(DemoTask):
     """Work whose results people read.
 
     Attributes:
@@ -296,7 +296,7 @@ def _write_on(bundle: Path, model_file: Path) -> Sample:
     return Sample("What the joint model writes", BEGUN, made.rstrip())
 
 
-TEXT: Final = Task(
+TEXT: Final = ShownTask(
     name="text",
     bundle=Path(__file__).parent / "text",
     write_tables=write_sources,
@@ -432,7 +432,7 @@ def _images_of(owner: str, label: Array) -> list[Array]:
 _DIGITS: Final = "datasets/data/digits.csv.gz"
 ROW_BYTES: Final = 264
 
-DIGITS: Final = Task(
+DIGITS: Final = ShownTask(
     name="digits",
     bundle=Path(__file__).parent / "digits",
     write_tables=write_digits,
@@ -470,4 +470,4 @@ DIGITS: Final = Task(
     bar_s=15.0,
 )
 
-TASKS: Final[dict[str, Task]] = {task.name: task for task in (DIGITS, TEXT)}
+TASKS: Final[dict[str, ShownTask]] = {task.name: task for task in (DIGITS, TEXT)}

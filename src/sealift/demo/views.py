@@ -26,7 +26,7 @@ from sealift.demo.folder import OWNERS
 from sealift.demo.holders import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
 from sealift.demo.outcome import BOUND_S, TOGETHER, Outcome, was_refused
 from sealift.demo.progress import AttackSeen, Progress, RoundSeen, VisitSeen
-from sealift.demo.tasks import Metric, Sample, Task
+from sealift.demo.tasks import Metric, Sample, ShownTask
 from sealift.release.agreement.phrases import say_list
 from sealift.train.job.roleprocesses import RoleEvent
 from sealift.train.sandbox.confine import Confinement
@@ -51,7 +51,7 @@ class View(AbstractContextManager["View"], Protocol):
         ...
 
 
-def open_view(task: Task, rehearse: Level | None) -> View:
+def open_view(task: ShownTask, rehearse: Level | None) -> View:
     """The view that suits stderr, which begins with the level that the demo will show."""
     level = say_level(Level.DEVELOPMENT, rehearse)
     talk = Console(stderr=True)

@@ -12,14 +12,14 @@ from typing import Any, Final
 from sealift.errors import MalformedError
 from sealift.graph.document import (
     ELEMENT_BYTES,
-    Form,
     Graph,
     GraphRecipeDocument,
+    TensorForm,
     refuse,
     values_of,
     walk,
 )
-from sealift.graph.operations import Operation
+from sealift.graph.operations import GraphOperation
 from sealift.graph.shapes import Shape, UnfitError, count_work
 
 # What a batch may take at most: an hour of a machine that makes 10^12 operations a second.
@@ -147,9 +147,9 @@ def _beside(name: str, arguments: Mapping[str, Any]) -> int:
 
 
 def _columns(
-    operation: Operation,
+    operation: GraphOperation,
     arguments: Mapping[str, Any],
-    forms: Sequence[Form],
+    forms: Sequence[TensorForm],
     shapes: Sequence[Shape],
 ) -> int:
     """Bytes of the windows that a convolution may lay out, one for each place."""

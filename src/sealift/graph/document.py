@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NoReturn
 
 from sealift.codec import MAX_INTEGER, decode, encode
 from sealift.errors import MalformedError, nearest, visible
-from sealift.graph.operations import OPERATIONS, Argument, Operation
+from sealift.graph.operations import OPERATIONS, Argument, GraphOperation
 from sealift.graph.shapes import Shape, UnfitError, infer_shapes
 from sealift.ids import Digest
 
@@ -43,7 +43,7 @@ StateKind = Literal["parameter", "frozen", "buffer", "unsaved", "constant"]
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class TensorForm:
     """Element type and shape of a value.
 
     Attributes:
@@ -110,7 +110,7 @@ class Node:
 
     operation: str
     arguments: tuple[Any, ...]
-    results: tuple[Form, ...]
+    results: tuple[TensorForm, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +204,10 @@ class GraphRecipeDocument:
         found = Counter(n.operation for g in self.graphs().values() for n in g.nodes)
         return dict(sorted(found.items(), key=lambda each: (-each[1], each[0])))
 
-    def forms(self) -> list[Form]:
+    def forms(self) -> list[TensorForm]:
         """Of the values that every graph begins with: inputs, then state."""
-        inputs = [Form(each.dtype, ("rows", *each.shape)) for each in self.inputs]
-        return inputs + [Form(each.dtype, each.shape) for each in self.state]
+        inputs = [TensorForm(each.dtype, ("rows", *each.shape)) for each in self.inputs]
+        return inputs + [TensorForm(each.dtype, each.shape) for each in self.state]
 
     def to_bytes(self) -> bytes:
         """Canonical JSON."""
@@ -313,7 +313,7 @@ def refuse(why: str) -> NoReturn:
 
 def walk(
     document: GraphRecipeDocument, graph: Graph, rows: int
-) -> Iterator[tuple[Node, Operation, dict[str, Any], list[Shape]]]:
+) -> Iterator[tuple[Node, GraphOperation, dict[str, Any], list[Shape]]]:
     """Each node with its arguments for a number of rows, and its results' shapes.
 
     A value among the arguments is given by its shape.
@@ -484,13 +484,13 @@ def _check_graph(document: GraphRecipeDocument, name: str, graph: Graph) -> None
         entry = entries.get(each)
         if name != "loss" or entry is None or entry.same_as:
             refuse(f"graph {name}: update {each[:80]} is not a buffer of the loss")
-        if values[value] != Form(entry.dtype, entry.shape):
+        if values[value] != TensorForm(entry.dtype, entry.shape):
             refuse(
                 f"graph {name}: update {each[:80]} has another shape or element type"
             )
 
 
-def _check_node(where: str, node: Node, values: Sequence[Form]) -> None:
+def _check_node(where: str, node: Node, values: Sequence[TensorForm]) -> None:
     operation = OPERATIONS.get(node.operation)
     if operation is None:
         refuse(f"{where}: this operation is not on the list")
@@ -508,7 +508,7 @@ def _check_node(where: str, node: Node, values: Sequence[Form]) -> None:
 
 
 def _check_types(
-    where: str, operation: Operation, node: Node, values: Sequence[Form]
+    where: str, operation: GraphOperation, node: Node, values: Sequence[TensorForm]
 ) -> None:
     """Refuse element types for which an operation's shape, or the process's end, is open."""
     truncates = operation.name == "div.Tensor_mode" and node.arguments[2] == "trunc"
@@ -534,7 +534,7 @@ def _is_fraction_type(dtype: str) -> bool:
 
 
 def _is_index(
-    operation: Operation, numbers: Sequence[int], values: Sequence[Form]
+    operation: GraphOperation, numbers: Sequence[int], values: Sequence[TensorForm]
 ) -> bool:
     """To ATen, an index of ``uint8`` is a mask."""
     return operation.name != "index.Tensor" or all(
@@ -679,7 +679,7 @@ def _check_outputs(document: GraphRecipeDocument) -> None:
         _check_prepare(document, document.prepare)
 
 
-def _check_loss(forms: Mapping[str, Form]) -> None:
+def _check_loss(forms: Mapping[str, TensorForm]) -> None:
     loss = forms.get("loss")
     if set(forms) != {"loss"} or loss is None or loss.shape:
         refuse("the loss is not a single number")

@@ -25,7 +25,6 @@ from sealift.codec import MAX_INTEGER
 from sealift.data.schema.schema import Schema
 from sealift.errors import JobError, MalformedError
 from sealift.graph.document import (
-    Form,
     Graph,
     GraphInput,
     GraphRecipeDocument,
@@ -34,6 +33,7 @@ from sealift.graph.document import (
     Size,
     StateEntry,
     StateKind,
+    TensorForm,
     read_graph,
     size_text,
 )
@@ -439,7 +439,7 @@ class _Exporter:
 class _Traced:
     """A graph whose values have names of their own; numbers come once the state is whole."""
 
-    nodes: list[tuple[str, tuple[Any, ...], tuple[Form, ...], tuple[str, ...]]]
+    nodes: list[tuple[str, tuple[Any, ...], tuple[TensorForm, ...], tuple[str, ...]]]
     outputs: dict[str, str]
     updates: dict[str, str]
 
@@ -627,10 +627,10 @@ class _Translation:
             raise self._refuse(node, "it uses something that is no tensor")
         return found
 
-    def _form(self, node: Any, made: Any) -> Form:
+    def _form(self, node: Any, made: Any) -> TensorForm:
         if not isinstance(made, Tensor):
             raise self._refuse(node, f"{node.target} gives no tensor")
-        return Form(
+        return TensorForm(
             _dtype_name(made.dtype),
             tuple(self._size(node, each) for each in made.shape),
         )
@@ -687,7 +687,7 @@ def _default(node: Any, name: str) -> Any:
     )
 
 
-def _creation(name: str, given: Mapping[str, Any], form: Form) -> dict[str, Any]:
+def _creation(name: str, given: Mapping[str, Any], form: TensorForm) -> dict[str, Any]:
     """What a new tensor is made of."""
     more: dict[str, Any] = {"dtype": form.dtype}
     if name.startswith("arange"):

@@ -19,10 +19,10 @@ from torch._C import _nn as compiled
 
 from sealift.graph.bounds import demand_bounds, last_uses, own_room
 from sealift.graph.document import (
-    Form,
     Graph,
     GraphRecipeDocument,
     Node,
+    TensorForm,
     is_value,
     refuse,
     resolve_item,
@@ -286,7 +286,7 @@ def _constant(argument: Argument, given: Any, rows: int) -> Any:
     return resolve_item(argument.kind, given, rows)
 
 
-def _fits(value: Any, form: Form, rows: int) -> bool:
+def _fits(value: Any, form: TensorForm, rows: int) -> bool:
     return tuple(value.shape) == form.at(rows) and value.dtype == _DTYPES[form.dtype]
 
 

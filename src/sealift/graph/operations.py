@@ -44,7 +44,7 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class GraphOperation:
     """One operation of the list.
 
     Attributes:
@@ -60,11 +60,11 @@ class Operation:
     mixes_rows: bool
 
 
-def _read_operation(name: str, family: str, text: str) -> Operation:
+def _read_operation(name: str, family: str, text: str) -> GraphOperation:
     before, _, after = text.partition("/")
     arguments = [_read_argument(each, by_name=False) for each in before.split()]
     arguments += [_read_argument(each, by_name=True) for each in after.split()]
-    return Operation(name, family, tuple(arguments), name in _MIXES_ROWS)
+    return GraphOperation(name, family, tuple(arguments), name in _MIXES_ROWS)
 
 
 def _read_argument(text: str, *, by_name: bool) -> Argument:
@@ -90,7 +90,7 @@ def _read_argument(text: str, *, by_name: bool) -> Argument:
     )
 
 
-def _read_table() -> dict[str, Operation]:
+def _read_table() -> dict[str, GraphOperation]:
     table = parse_toml(_TABLE.read_bytes(), source=_TABLE.name)
     return {
         name: _read_operation(name, family, text)

@@ -10,7 +10,7 @@ import pytest
 
 from sealift.crypto.sign import SigningKey, sign_document
 from sealift.demo.cheating import ZEROS
-from sealift.demo.outcome import Verdict
+from sealift.demo.outcome import DemoVerdict
 from sealift.demo.progress import AttackSeen, Progress
 from sealift.demo.run import _check_wrong
 from sealift.errors import AuthenticationError, IntegrityError, UnavailableError
@@ -32,10 +32,10 @@ def record(step: int = 7, key: SigningKey = CLOUD) -> WrongRecord:
     return WrongRecord(wrong, (sign_document(answered, key),))
 
 
-def check(kept: str) -> Verdict:
+def check(kept: str) -> DemoVerdict:
     party = SimpleNamespace(sign=CLOUD.public_key)
     verified = SimpleNamespace(party=lambda name: {"cloud-b": party}[name])
-    progress, verdict = Progress(0), Verdict()
+    progress, verdict = Progress(0), DemoVerdict()
     attack = AttackSeen(ZEROS, "cloud-b", "step 7", kept=kept)
     progress.attacks.append(attack)
     _check_wrong(cast("Any", verified), progress, verdict)

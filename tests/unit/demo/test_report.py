@@ -16,7 +16,7 @@ from sealift.crypto.identity import create_identity
 from sealift.demo.folder import OWNERS, World
 from sealift.demo.holders import REPLAY
 from sealift.demo.job import ONE_BUFFER, Travel
-from sealift.demo.outcome import Outcome, Verdict
+from sealift.demo.outcome import DemoVerdict, Outcome
 from sealift.demo.progress import AttackSeen, CheckpointSeen, Progress, VisitSeen
 from sealift.demo.report import render
 from sealift.demo.tasks import DIGITS, Sample
@@ -64,7 +64,7 @@ def outcome(
         alone={owner: {"accuracy": 0.5, "loss": 2.0} for owner in OWNERS},
         weights="sha256:ab",
         progress=progress,
-        verdict=Verdict(failures=["logs: <none>"]),
+        verdict=DemoVerdict(failures=["logs: <none>"]),
         world=World(folder),
         world_s=1.0,
         roles_up_s=2.0,

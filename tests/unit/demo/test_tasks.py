@@ -14,7 +14,7 @@ from sealift.data.schema.rows import demand_rows
 from sealift.data.sources.table import open_table
 from sealift.demo.folder import OWNERS
 from sealift.demo.job import Travel, make_world
-from sealift.demo.tasks import ACCURACY, TASKS, Metric, Task
+from sealift.demo.tasks import ACCURACY, TASKS, Metric, ShownTask
 from sealift.release.agreement.signed import load_signed, verify
 from sealift.train.job.settings import read_job
 from sealift.train.sandboxed.recipe import Recipe
@@ -22,7 +22,7 @@ from sealift.train.sandboxed.recipe import Recipe
 EVERY_TASK = pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 
 
-def recipe_of(task: Task) -> Recipe:
+def recipe_of(task: ShownTask) -> Recipe:
     return Recipe({"recipe.py": task.recipe}, "recipe.py")
 
 
@@ -42,7 +42,7 @@ def measured(
 
 
 @EVERY_TASK
-def test_its_world_agrees_with_its_job(task: Task, tmp_path: Path) -> None:
+def test_its_world_agrees_with_its_job(task: ShownTask, tmp_path: Path) -> None:
     world = make_world(tmp_path / "world", task, Travel(buffers=2, mixed=True))
     agreement = verify(load_signed(world.agreement)).agreement
     job = read_job(world.job)
@@ -56,14 +56,14 @@ def test_its_world_agrees_with_its_job(task: Task, tmp_path: Path) -> None:
 
 
 @EVERY_TASK
-def test_by_default_one_buffer_is_agreed_on(task: Task, tmp_path: Path) -> None:
+def test_by_default_one_buffer_is_agreed_on(task: ShownTask, tmp_path: Path) -> None:
     world = make_world(tmp_path / "world", task)
     agreement = verify(load_signed(world.agreement)).agreement
     assert (agreement.travel.buffers, agreement.travel.mixed) == (1, False)
 
 
 @EVERY_TASK
-def test_its_recipe_learns_and_measures(task: Task, tmp_path: Path) -> None:
+def test_its_recipe_learns_and_measures(task: ShownTask, tmp_path: Path) -> None:
     task.write_tables(tmp_path)
     rows, schema = rows_of(tmp_path / OWNERS[0])
     demand_rows(rows.numpy(), schema)
@@ -85,7 +85,7 @@ def test_its_recipe_learns_and_measures(task: Task, tmp_path: Path) -> None:
 
 
 @EVERY_TASK
-def test_it_is_told_in_words(task: Task) -> None:
+def test_it_is_told_in_words(task: ShownTask) -> None:
     assert set(task.words.private) == set(OWNERS)
     assert ACCURACY in task.metric_names  # `--json` names it in every task
     assert re.fullmatch(r"[a-z]+", task.name)

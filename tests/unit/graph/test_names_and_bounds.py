@@ -11,13 +11,13 @@ import torch
 from sealift.errors import MalformedError
 from sealift.graph.bounds import demand_bounds
 from sealift.graph.document import (
-    Form,
     Graph,
     GraphInput,
     GraphRecipeDocument,
     Node,
     Size,
     StateEntry,
+    TensorForm,
     read_graph,
 )
 from sealift.graph.interpreter import CompiledGraph
@@ -41,9 +41,9 @@ def test_a_shape_that_grows_past_what_is_written_is_refused_before_it_runs() -> 
     numbers = Node(
         "arange.start_step",
         (0, "1000*rows-4997", 1, "int64"),
-        (Form("int64", ("rows-2",)),),
+        (TensorForm("int64", ("rows-2",)),),
     )
-    total = Node("sum", (1, None), (Form("int64", ()),))
+    total = Node("sum", (1, None), (TensorForm("int64", ()),))
     document = read_graph(_prepares(numbers, total).to_bytes())
     with pytest.raises(MalformedError, match="than is written") as caught:
         demand_bounds(document, ROWS, memory_bytes=1 << 40)
@@ -51,14 +51,16 @@ def test_a_shape_that_grows_past_what_is_written_is_refused_before_it_runs() -> 
 
 
 def _numbers(end: Size, size: Size) -> Node:
-    return Node("arange.start_step", (0, end, 1, "int64"), (Form("int64", (size,)),))
+    return Node(
+        "arange.start_step", (0, end, 1, "int64"), (TensorForm("int64", (size,)),)
+    )
 
 
 def test_a_batch_of_another_size_is_measured_before_it_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A last batch has fewer rows than those that a task is measured with."""
-    total = Node("sum", (1, None), (Form("int64", ()),))
+    total = Node("sum", (1, None), (TensorForm("int64", ()),))
     document = read_graph(
         _prepares(_numbers("1000*rows-4997", "rows-2"), total).to_bytes()
     )
@@ -76,7 +78,7 @@ def test_a_batch_of_another_size_is_measured_before_it_runs(
 
 def test_sizes_that_no_machine_counts_are_refused() -> None:
     far = "999999999999999*rows"
-    total = Node("sum", (1, None), (Form("int64", ()),))
+    total = Node("sum", (1, None), (TensorForm("int64", ()),))
     document = read_graph(_prepares(_numbers(far, far), total).to_bytes())
     with pytest.raises(MalformedError) as caught:
         demand_bounds(document, 100_000, memory_bytes=1 << 40)
@@ -84,12 +86,12 @@ def test_sizes_that_no_machine_counts_are_refused() -> None:
 
 
 def _of_pooling(kernel: int, pad: int) -> GraphRecipeDocument:
-    image = Node("view", (0, ("rows", 1, 1)), (Form("float32", ("rows", 1, 1)),))
+    image = Node("view", (0, ("rows", 1, 1)), (TensorForm("float32", ("rows", 1, 1)),))
     pool = Node(
         "max_pool1d", (1, (kernel,), (kernel,), (pad,), (1,), False),
-        (Form("float32", ("rows", 1, 1)),),
+        (TensorForm("float32", ("rows", 1, 1)),),
     )  # fmt: skip
-    return _prepares(image, pool, Node("sum", (2, None), (Form("float32", ()),)))
+    return _prepares(image, pool, Node("sum", (2, None), (TensorForm("float32", ()),)))
 
 
 def test_the_windows_of_a_pooling_are_counted_as_work() -> None:
@@ -111,17 +113,17 @@ def test_values_of_attention_are_counted_as_work() -> None:
 def test_the_columns_of_a_convolution_are_counted_as_memory() -> None:
     """64 places with a window of 64 x 31 x 31 each, which is more than all else."""
     image = Node(
-        "zeros", ((1, 64, 38, 38), "float64"), (Form("float64", (1, 64, 38, 38)),)
+        "zeros", ((1, 64, 38, 38), "float64"), (TensorForm("float64", (1, 64, 38, 38)),)
     )
     weight = Node(
-        "zeros", ((1, 64, 31, 31), "float64"), (Form("float64", (1, 64, 31, 31)),)
+        "zeros", ((1, 64, 31, 31), "float64"), (TensorForm("float64", (1, 64, 31, 31)),)
     )
     convolved = Node(
         "conv2d",
         (1, 2, None, (1, 1), (0, 0), (1, 1), 1),
-        (Form("float64", (1, 1, 8, 8)),),
+        (TensorForm("float64", (1, 1, 8, 8)),),
     )
-    total = Node("sum", (3, None), (Form("float64", ()),))
+    total = Node("sum", (3, None), (TensorForm("float64", ()),))
     document = read_graph(_prepares(image, weight, convolved, total).to_bytes())
     columns = 64 * 64 * 31 * 31 * 8
     with pytest.raises(MalformedError, match="GiB of memory"):
