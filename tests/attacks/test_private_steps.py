@@ -13,9 +13,11 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from statistics import NormalDist
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import numpy as np
 import pytest
@@ -25,20 +27,28 @@ from dp_accounting.pld import PLDAccountant
 from scipy.stats import beta
 from torch import Tensor
 
+from sealift.collective import masked
 from sealift.collective.announcement import Algorithm, Reduction
 from sealift.collective.masked import MaskedSums
 from sealift.data.loader.rowtensors import column_views
 from sealift.data.schema.document import parse_schema
+from sealift.numeric.gaussian import draw_discrete_gaussian
 from sealift.release.accountant import PrivateRound, spent_epsilon
-from sealift.release.agreement.sums import SumEncoding
+from sealift.release.agreement import Between
+from sealift.release.agreement.sums import COUNTS, SumEncoding
 from sealift.release.agreement.training import PrivateSteps
-from sealift.train.loop.tasks import SliceId
+from sealift.train.loop.buckets import Trained
+from sealift.train.loop.stepsums import StepSums
+from sealift.train.loop.tasks import SliceId, Together
+from sealift.train.ranks.sumsonly import NoisedSteps, step_group
 from sealift.train.sandboxed import privatesteps
 from sealift.train.sandboxed.mechanism import add_noise
+from sealift.train.sandboxed.privatesteps import SharedNoise
 from sealift.train.sandboxed.training import GroupRows, Training
 from sealift.travel.settings import TrainingSettings
 from tests.unit.collective.test_masked import heard_wires, masked_of, on_ranks
 from tests.unit.train.recipes import load
+from tests.worlds.consortium import TRAINING
 
 DELTA: Final = 1e-5
 DOUBT: Final = 1e-7  # of each bound
@@ -180,7 +190,8 @@ def no_clip(patch: pytest.MonkeyPatch) -> None:
     def unclipped(
         found: Any, counts: Any, clip: float, totals: Any, *, units: int
     ) -> None:
-        made(found, counts, 1e9, totals, units=units)
+        unit = 1e9 / clip  # of whole numbers, a unit stays what it is
+        made(found, counts, 1e9, totals, units=round(units * unit))
 
     patch.setattr(privatesteps, "add_clipped", unclipped)
 
@@ -208,6 +219,91 @@ def test_an_audit_finds_a_debit_that_was_forgotten() -> None:
     debits = [PrivateRound(terms.noise, 1.0, 1)] * len(rounds)
     low = epsilon_of_normal(torch.stack(rounds).mean(0), members, 0.5)
     assert spent_epsilon(debits[:1], DELTA) < low < spent_epsilon(debits, DELTA)
+
+
+SHARED: Final = PrivateSteps(clip=1.0, noise=1.0, batch=2000, honest_ranks=4)
+RANKS: Final = 5
+
+
+def told_by_ranks(members: Tensor, silent: set[int]) -> Tensor:
+    """What one step of all ranks told in whole: rows of rank 0, and noise.
+
+    Args:
+        members: Rows of rank 0; the other ranks bring zeros.
+        silent: Ranks that add no noise, and mask what they send as agreed.
+    """
+    rule = replace(
+        TRAINING, plans=("ddp",), rows=("owner",), prepare=(False,), sums=("only",),
+        sync=("step",), slices=Between(RANKS, RANKS), privacy=SHARED,
+    )  # fmt: skip
+    recipe = load(CANARIES.replace("COUNT", str(len(members))))
+    settings = TrainingSettings(seed=3, batch_rows=SHARED.batch)
+    training = Training(recipe, settings)
+    (weights,) = training.model.parameters()
+    before, state = weights.detach().clone(), training.state()
+    together = Together((len(members),) * RANKS, units=True)
+
+    class Silent(NoisedSteps):
+        def all_reduce(self, tensor: Any) -> None:
+            self._sums.add_up(tensor, COUNTS)
+
+    def work(rank: int, sums: MaskedSums) -> None:
+        group: Any = step_group(sums._group, sums, rule)
+        if rank in silent:
+            group = Silent(sums, SHARED)
+        steps = StepSums(group, rank, together, batch_rows=SHARED.batch, state=state)
+        if rank:
+            steps.begin(Trained(("each",)))
+            for bucket in steps._buckets:
+                steps.add_up(bucket, bytes(8 * bucket.elements))
+            return
+        shared = SharedNoise(
+            together, state, training.model, guard=training.guard,
+            parent=cast(Any, SimpleNamespace(begin_sums=steps.begin, add_up=steps.add_up)),
+            room=lambda length: memoryview(bytearray(length)),
+        )  # fmt: skip
+        training.train_privately(
+            canary_table(members), [WHERE], SHARED, steps=1, shared=shared
+        )
+
+    assert on_ranks(work, world=RANKS) == [None] * RANKS
+    return (weights.detach() - before) * SHARED.batch * RANKS
+
+
+def half_of_each_part(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        masked,
+        "draw_discrete_gaussian",
+        lambda count, variance: draw_discrete_gaussian(count, variance // 4),
+    )
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "silent"),
+    [
+        (genuine, set()),
+        (genuine, {4}),
+        (genuine, {1, 2, 3, 4}),
+        (half_of_each_part, {4}),
+        (no_clip, {4}),
+    ],
+)
+def test_an_audit_of_noise_that_ranks_share(
+    sabotage: Callable[[pytest.MonkeyPatch], None],
+    silent: set[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The claim holds as long as four of five ranks add their parts: mu is then 1.
+
+    It is 2 with the part of one rank alone, and with four halves.
+    """
+    members = coins(SHARED.batch)
+    sabotage(monkeypatch)
+    scores = told_by_ranks(members, silent)
+    step = PrivateRound(SHARED.noise, SHARED.rate(len(members)), 1)
+    low = epsilon_of_normal(scores, members, 0.5)
+    holds = sabotage is genuine and len(silent) <= RANKS - SHARED.honest_ranks
+    assert (low > spent_epsilon([step], DELTA)) is not holds
 
 
 def in_order(patch: pytest.MonkeyPatch) -> None:
