@@ -251,6 +251,17 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _what_a_file_leaves_open_is_its_own() -> Iterator[None]:
+    """Python says so when its collector comes by, and the test that runs then fails.
+
+    By itself the collector would come by in another file's tests, in any that makes much.
+    """
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Recipes' processes and roles come from some that have their modules already."""
     for each in (warm, warmroles):
