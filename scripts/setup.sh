@@ -1,6 +1,6 @@
 #!/bin/sh
 # Make .venv with sealift, its demo and its test tools: `sh scripts/setup.sh [python3]`;
-# with a second word of extras, `demo` say, with these alone, and no Debian packages.
+# with a second word, `demo` or `demo,outsource`, with what the demo needs, and no Debian packages.
 #
 # Looks for the Debian packages of debian-packages.txt, installs missing ones where the
 # machine lets it (root, or sudo that asks for no password), and writes who installed
@@ -88,8 +88,16 @@ install() {
     quiet=--quiet
     [ ! -t 1 ] || quiet=
     echo "setup: installing into .venv (torch is large: minutes on a slow line)"
-    pip_install setuptools
-    pip_install --no-build-isolation -e ".[${extras:-demo,dev}]"
+    if [ -z "$extras" ]; then
+        pip_install setuptools
+        pip_install --no-build-isolation -e ".[demo,dev]"
+        return
+    fi
+    # Of scikit-learn the demo reads one file, so it needs nothing that scikit-learn needs;
+    # of what pip would compile it imports a fifth, which is compiled here: a sandbox cannot.
+    pip_install --no-compile --no-deps setuptools scikit-learn
+    pip_install --no-compile --no-build-isolation -e ".[$(echo "$extras" | sed s/demo/train/)]"
+    "$venv/bin/python" -c 'from sealift.train.sandboxed.recipeworker import warm_up; warm_up()'
 }
 
 check_python
