@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from sealift.codec import encode
+from sealift.crypto.identity import create_identity, save_identity
 from sealift.demo.folder import World
 from tests.cli.test_bad_machines import NAMESPACES, sealift
 from tests.sim.jobworld import Wishes, fresh_world
@@ -134,3 +136,40 @@ def test_the_port_is_taken(world: World) -> None:
     assert code == 3, said
     assert told(said).endswith("[cannot-listen]")
     assert "already in use" in said
+
+
+@pytest.fixture
+def shares(tmp_path: Path) -> tuple[Path, list[str]]:
+    """The folder of a server of share P, and what is typed there."""
+    secret = tmp_path / "secret"
+    secret.write_text("three organisations\n")
+    secret.chmod(0o600)
+    lines = ['client = "lab.card.json"', "development = true"]
+    for name in ("lab", "P", "M", "Z"):
+        identity = create_identity(f"cloud-{name.lower()}")
+        save_identity(identity, tmp_path / f"{name}.key", "three organisations")
+        (tmp_path / f"{name}.card.json").write_bytes(encode(identity.card))
+        if name != "lab":
+            lines += [f"[{name}]", f'card = "{name}.card.json"']
+            lines += ['address = "127.0.0.1:0"']
+    (tmp_path / "servers.toml").write_text("\n".join(lines))
+    words = ["share-server", "--share", "P", "servers.toml", "--key", "P.key"]
+    return tmp_path, [*words, "--passphrase-file", "secret"]
+
+
+def test_a_share_servers_port_is_taken(shares: tuple[Path, list[str]]) -> None:
+    folder, typed = shares
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        code, said = sealift(folder, *typed, "--listen", place)
+    assert code == 3, said
+    assert told(said).endswith("[port-in-use]")
+
+
+def test_torch_that_does_not_start(shares: tuple[Path, list[str]]) -> None:
+    """Without /dev/urandom; the line has torch's own reason."""
+    folder, typed = shares
+    code, said = sealift(folder, *typed, before=f"{NO_DEVICES} && exec 2>&1")
+    assert code == 3, said
+    assert told(said).endswith("[no-torch]")
+    assert "/dev/urandom" in told(said)

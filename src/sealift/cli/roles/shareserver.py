@@ -14,7 +14,7 @@ from sealift.cli.judging import equip_from
 from sealift.cli.roles import add_job_arguments
 from sealift.codec import parse_toml
 from sealift.crypto.identity import Identity
-from sealift.errors import PolicyError
+from sealift.errors import PolicyError, UnavailableError
 from sealift.events import Sink, emit, unfailing, wall_clock
 from sealift.health.reporting import report_until_exit
 from sealift.ids import Role
@@ -122,8 +122,14 @@ def _serve(
     args: argparse.Namespace, terms: Terms, listener: TcpListener, sink: Sink
 ) -> None:
     from sealift.numeric.kernels import best_kernels
-    from sealift.outsource.compute import ShareProducts
-    from sealift.outsource.server import ShareServer
+
+    try:
+        from sealift.outsource.compute import ShareProducts
+        from sealift.outsource.server import ShareServer
+    except RuntimeError as error:  # of its own library: without /dev/urandom, say
+        raise UnavailableError(
+            "torch cannot be loaded", why=error, code="no-torch"
+        ) from None
 
     began_s = time.monotonic()
     kernels = best_kernels(args.kernels)
