@@ -169,6 +169,43 @@ def test_a_title_above_the_names_is_one_line(tmp_path: Path) -> None:
     assert len(caught.value.problems) <= 1
 
 
+def test_notes_above_the_names_are_one_line(tmp_path: Path) -> None:
+    """As statistical offices write: notes of several lengths, then the names."""
+    path = tmp_path / "t.csv"
+    notes = "Series: unemployed\nArea: all\nAge,16 and over\n\n"
+    path.write_text(notes + "series,year,value,\n" + "u,1959,5.8\n" * 50)
+    with pytest.raises(MalformedError) as caught:
+        draft_schema([path], NO_OPTIONS)
+    assert "t.csv, line 1: it has 1 cell, and most lines" in str(caught.value)
+    assert len(caught.value.problems) <= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("age dose\n" + "".join(f"{n} 0.5\n" for n in range(60)), "bad-schema"),
+        ('"age" "dose"\n' + '"37" "0.5"\n' * 20, "bad-table"),
+    ],
+)
+def test_spaces_between_cells_are_suspected(
+    tmp_path: Path, text: str, code: str
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(MalformedError) as caught:
+        draft_schema([path], NO_OPTIONS)
+    assert caught.value.code == code
+    assert "spaces" in str(caught.value)
+
+
+def test_truth_is_no_date(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("event,y\n" + "True,1.5\nFalse,2.5\n" * 20)
+    draft = draft_schema([path], NO_OPTIONS)
+    assert draft.schema.fields[0].dtype == "bool"
+    assert not any("event" in each for each in draft.notes)
+
+
 def test_a_first_line_of_other_length_than_all_rows_is_one_line(tmp_path: Path) -> None:
     """R leaves the names of rows without a name; scikit-learn's files begin with counts."""
     written_by_r, wine = tmp_path / "r.csv", files("sklearn.datasets.data")

@@ -98,7 +98,7 @@ class Values:
                     f"{mark} is in {count:,} rows, and {'no other number is negative' if below else 'far above all others'}; if it says that "
                     f'nothing is there, write missing = ["{mark}"] {IN_FILE}'
                 )
-        if self.marks.total() or rows < _FEWEST:
+        if self.marks.total() or rows < _FEWEST or self.highest < self.lowest:
             return
         if self.lowest == self.highest and gaps:
             return  # a flag

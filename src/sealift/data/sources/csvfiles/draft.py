@@ -576,8 +576,10 @@ def draft_from_texts(
     notes = tuple(map(visible, said))
     if not 0 < len(whole.fields) <= MAX_FIELDS:
         raise MalformedError(
-            f"{len(whole.fields):,} columns would become fields",
-            why=f"a schema may have 1 to {MAX_FIELDS}",
+            f"{len(whole.fields):,} columns would become fields"
+            if whole.fields
+            else f"no column of {structures[0].path.name} can become a field",
+            why=f"a schema may have 1 to {MAX_FIELDS}" if whole.fields else "",
             fix=_suggest_vector(whole.fields)
             or _one_column(structures)
             or "Write a schema with the columns that you need, and name the others in leave_out",
@@ -620,11 +622,12 @@ def _said_empty(names: Sequence[str]) -> Iterator[str]:
 
 def _one_column(structures: Sequence[Structure]) -> str:
     """What to do where a whole row seems to be one cell; "" where it does not."""
-    if len(structures[0].header) > 1:
+    if len(header := structures[0].header) > 1:
         return ""
+    apart = " with spaces between them" if len(header[0].split()) > 1 else ""
     return (
-        "If its rows have several cells, write commas, semicolons, tabs or bars between them, and delete "
-        "what stands above the columns' names"
+        f"If its rows have several cells{apart}, write commas, semicolons, tabs or bars between them, and "
+        "delete what stands above the columns' names"
     )
 
 

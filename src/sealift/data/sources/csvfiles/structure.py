@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import IO, Final
 
@@ -302,7 +303,7 @@ def _look_at_rows(
     with _opened(path, encoding) as stream:
         found = _rows(stream, delimiter, path.name)
         header = _header(next(found, (0, []))[1], path.name)
-        rows, ragged, sizes = 0, list[int](), set[int]()
+        rows, ragged, sizes = 0, list[int](), Counter[int]()
         said: list[tuple[str, str]] = []
         for number, (line, cells) in enumerate(found):
             if len(cells) == len(header):
@@ -313,13 +314,14 @@ def _look_at_rows(
                     )
                 continue
             ragged.append(number)
-            sizes.add(len(cells))
+            sizes[len(cells)] += 1
             count = f"{len(cells)} cell{'s' if len(cells) != 1 else ''}"
             what = f"line {line}: it has {count}, and the header has {len(header)}"
             said.append((what, "Give every row one cell per column"))
-    if len(ragged) > 1 and len(sizes) == 1 and (not rows or rows < len(ragged) > 3):
-        cells_below, named = sizes.pop(), len(header)
-        which = "most" if rows else "all"
+    cells_below, alike = max(sizes.items(), key=itemgetter(1), default=(0, 0))
+    every = rows + len(ragged)
+    if 1 < alike == every or 3 < alike > every / 2:
+        named, which = len(header), "all" if alike == every else "most"
         what = f"line 1: it has {named} cell{'s' if named != 1 else ''}, and {which} lines below have {cells_below}"
         fix = "If it is a title or a note, delete what stands above the columns' names"
         if named > 1:
@@ -525,6 +527,8 @@ def _rows(
         fix = "Look for a missing closing quotation mark, in this line or above"
         if "field larger" in str(error):
             fix = "Shorten the cell, or take the column out of the file"
+        elif str(error).endswith("expected after '\"'"):
+            fix += "; if spaces stand between its cells, write commas there"
         raise bad_table(
             f"{source}, line {reader.line_num}: not CSV", why=str(error), fix=fix
         ) from error
