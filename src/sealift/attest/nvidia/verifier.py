@@ -285,7 +285,7 @@ def _compare_golden(
             not twice and not beyond,
             "manifests beside each other",
             "each manifest names other measurements, and the device has all of them",
-            f"named twice: {twice}; not in the device: {beyond}",
+            f"named twice: {twice or 'none'}; not in the device: {beyond or 'none'}",
             "nvidia-rim-overlap",
         ),
         check(
