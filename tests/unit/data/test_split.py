@@ -99,6 +99,8 @@ def test_what_changed_between_counting_and_sealing_is_noticed(tmp_path: Path) ->
     )  # fmt: skip
     train = brought_by(args, create_identity("north"))[0]
     table, stamp = open_table(folder, SCHEMA, train.options), train.stamp
+    (folder / "t.sealed").touch()  # as `data seal .` does
+    list(table.blocks())
     put(np.arange(1000, 1200))
     assert train.stamp != stamp
     with pytest.raises(MalformedError, match="changed while it was read"):

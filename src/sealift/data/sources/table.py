@@ -78,6 +78,7 @@ _INSTEAD: Final = {
     ),
 }  # fmt: skip
 BLOCK_BYTES: Final = 1 << 20
+_IN_FOLDERS: Final = images.SUFFIXES.union(arrow.SUFFIXES, {".arrow"})
 
 T = TypeVar("T")
 
@@ -151,9 +152,12 @@ class Table:
 
 
 def _stamp(place: Path) -> Digest:
-    """Which files a table lies in, and when each was written last."""
-    every = [place, *sorted(place.rglob("*"))]
-    stats = [(str(each), each.stat()) for each in every if each.is_file()]
+    """Which files a table lies in, and when each was written last.
+
+    Others in its folder do not count: what is sealed may be written beside it.
+    """
+    inside = sorted(f for f in place.rglob("*") if f.suffix.lower() in _IN_FOLDERS)
+    stats = [(str(f), f.stat()) for f in (place, *inside) if f.is_file()]
     parts = [(n, f.st_ino, f.st_size, f.st_mtime_ns, f.st_ctime_ns) for n, f in stats]
     return Digest.of(repr(parts).encode())
 
@@ -194,7 +198,7 @@ def open_table(
     if checked and kind.check is not None:
         check = kind.check
         _readable(place, lambda: check(reader, sink))
-    table = Table(path.name, schema, reader, path, stamp, reader.rows)
+    table = Table(path.absolute().name, schema, reader, path, stamp, reader.rows)
     if (split := options.split) is None:
         return table
     sides = (split.of_block(each, schema.row_bytes) for each in table.blocks())

@@ -622,12 +622,11 @@ def _said_empty(names: Sequence[str]) -> Iterator[str]:
 
 def _one_column(structures: Sequence[Structure]) -> str:
     """What to do where a whole row seems to be one cell; "" where it does not."""
-    if len(header := structures[0].header) > 1:
+    if len(structures[0].header) > 1:
         return ""
-    apart = " with spaces between them" if len(header[0].split()) > 1 else ""
     return (
-        f"If its rows have several cells{apart}, write commas, semicolons, tabs or bars between them, and "
-        "delete what stands above the columns' names"
+        "If its rows have several cells, perhaps with spaces between them, write commas, semicolons, tabs or "
+        "bars between them, and delete what stands above the columns' names"
     )
 
 

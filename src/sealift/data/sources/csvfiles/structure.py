@@ -21,7 +21,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
-from operator import itemgetter
 from pathlib import Path
 from typing import IO, Final
 
@@ -318,10 +317,9 @@ def _look_at_rows(
             count = f"{len(cells)} cell{'s' if len(cells) != 1 else ''}"
             what = f"line {line}: it has {count}, and the header has {len(header)}"
             said.append((what, "Give every row one cell per column"))
-    cells_below, alike = max(sizes.items(), key=itemgetter(1), default=(0, 0))
-    every = rows + len(ragged)
-    if 1 < alike == every or 3 < alike > every / 2:
-        named, which = len(header), "all" if alike == every else "most"
+    cells_below, alike = (sizes.most_common(1) or [(0, 0)])[0]
+    if 1 < alike == rows + len(ragged) or 3 < alike > (rows + len(ragged)) / 2:
+        named, which = len(header), "most" if rows or len(sizes) > 1 else "all"
         what = f"line 1: it has {named} cell{'s' if named != 1 else ''}, and {which} lines below have {cells_below}"
         fix = "If it is a title or a note, delete what stands above the columns' names"
         if named > 1:
@@ -524,11 +522,9 @@ def _rows(
             f"{source}: a character that is not UTF-16", fix="Save it as UTF-8"
         ) from error
     except csv.Error as error:
-        fix = "Look for a missing closing quotation mark, in this line or above"
+        fix = "Look for a missing closing quotation mark, in this line or above, or for spaces where commas belong"
         if "field larger" in str(error):
             fix = "Shorten the cell, or take the column out of the file"
-        elif str(error).endswith("expected after '\"'"):
-            fix += "; if spaces stand between its cells, write commas there"
         raise bad_table(
             f"{source}, line {reader.line_num}: not CSV", why=str(error), fix=fix
         ) from error
