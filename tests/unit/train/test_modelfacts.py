@@ -84,6 +84,16 @@ def test_a_file_without_facts_is_named(tmp_path: Path) -> None:
             read_facts(place)
 
 
+def test_another_kind_of_file_is_named(tmp_path: Path) -> None:
+    """As when the table stands before the model."""
+    table = tmp_path / "train.csv"
+    table.write_text("age,dose\n37,0.5\n")
+    with pytest.raises(MalformedError) as caught:
+        read_facts(table)
+    assert caught.value.code == "bad-tensors"
+    assert str(table) in caught.value.what
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

@@ -201,7 +201,12 @@ def read_facts(path: Path) -> ModelFacts:
             head += file.read(min(int.from_bytes(head, "little"), MAX_HEADER_BYTES))
     except OSError as error:
         raise unreadable(path, error) from error
-    facts = facts_in(head)
+    try:
+        facts = facts_in(head)
+    except MalformedError as error:
+        if error.code == "bad-tensors":
+            error.what = f"{path} is not the file of a model"
+        raise
     if facts is None:
         raise MalformedError(
             f"{path} does not say how it was trained",
