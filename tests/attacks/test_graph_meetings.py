@@ -30,6 +30,7 @@ from sealift.release.agreement.terms import (
     bundle_digest,
 )
 from sealift.train.sandboxed.recipe import Recipe, let_through
+from tests.sim import lyinghost
 from tests.sim.lyinghost import SCHEMA, LyingHost, Owner
 
 RECIPE = b"""
@@ -161,6 +162,23 @@ def test_an_owners_budget_refuses_a_job_without_noise_before_any_question(
     assert refused.code == "privacy-refused"
     assert "[privacy]" in str(refused)
     assert north.questions == []
+
+
+def test_an_owners_budget_does_not_rest_on_others_without_its_word(
+    tmp_path: Path, written: Mapping[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a question is asked, and whoever else has come: the others need not be there."""
+    steps = "[privacy]\nclip = 1.0\nnoise = 1.0\nbatch = 16\nhonest_ranks = 2\n"
+    monkeypatch.setattr(lyinghost, "JOB", f"[training]\nbatch_rows = 16\n{steps}")
+    put(tmp_path / "host" / "graph", written)
+    options = {"privacy": PrivacyBudget(epsilon=50.0, delta=1e-5)}
+    with lyinghost.lying_host(tmp_path, "north", "east", "south") as host:
+        north = host.owner("north", options=options).begin()
+        refused = north.refused()
+        assert (refused.code, north.questions) == ("below-floor", [])
+        assert "--allow shared-noise" in str(refused)
+        hears = host.owner("east").begin()
+        assert f"north: {REASONS['below-floor']}" in str(hears.refused())
 
 
 def test_no_agreement_about_a_program_has_an_owner_that_allows_graphs_alone(

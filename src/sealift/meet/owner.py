@@ -356,8 +356,16 @@ class OwnerMeeting:
         self._guest.require_ours(declared, files)
         if self.answers.only_graph and declared.code.kind == "code":
             raise code_refused(self.place.name)
-        if self.answers.privacy is not None:
-            proposed_agreement(declared, ()).require_counted(self.tables[0].name)
+        proposed = proposed_agreement(declared, ())
+        if budget := self.answers.privacy:
+            proposed.require_counted(self.tables[0].name)
+            own = [
+                replace(each, rule=replace(each.rule, privacy=budget))
+                if each.owner == self.place.name
+                else each
+                for each in proposed.resources
+            ]
+            proposed = replace(proposed, resources=tuple(own))
         schema = schema_from_plain(declared.schema, source="the host's schema")
         fewest = fewest_rows(declared)
         if declared != self.kept.declaration:
@@ -369,7 +377,7 @@ class OwnerMeeting:
             require_packages(files, declared.code.entry)
             require_versions(files)
         try:
-            self._require_allowed(proposed_agreement(declared, ()))
+            self._require_allowed(proposed)
         except PolicyError:  # its owner reads what it refuses, and no table is touched
             counts = self._operations(declared)
             how: dict[str, Any] = {"operations": counts, "colour": _is_coloured()}

@@ -111,7 +111,13 @@ def test_private_steps_are_compared_as_a_whole() -> None:
     rule = replace(TIGHT, privacy=PRIVATE)
     rule.require(replace(AGREED, privacy=PRIVATE))  # control
     assert decode(TrainingRule, encode(rule)) == rule
-    for other in (None, replace(PRIVATE, noise=1.0), replace(PRIVATE, batch=65)):
+    others = (
+        None,
+        replace(PRIVATE, noise=1.0),
+        replace(PRIVATE, batch=65),
+        replace(PRIVATE, honest_ranks=2),
+    )
+    for other in others:
         assert "privacy = " in refused(rule, replace(AGREED, privacy=other))
     assert "privacy = clip 1" in refused(TIGHT, replace(AGREED, privacy=PRIVATE))
 
