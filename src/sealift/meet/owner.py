@@ -359,13 +359,10 @@ class OwnerMeeting:
         proposed = proposed_agreement(declared, ())
         if budget := self.answers.privacy:
             proposed.require_counted(self.tables[0].name)
-            own = [
-                replace(each, rule=replace(each.rule, privacy=budget))
-                if each.owner == self.place.name
-                else each
-                for each in proposed.resources
-            ]
-            proposed = replace(proposed, resources=tuple(own))
+            rules = [replace(e.rule, privacy=budget) for e in proposed.resources]
+            tables = zip(proposed.resources, rules, strict=True)
+            given = tuple(replace(each, rule=rule) for each, rule in tables)
+            proposed = replace(proposed, resources=given)  # judged for this owner alone
         schema = schema_from_plain(declared.schema, source="the host's schema")
         fewest = fewest_rows(declared)
         if declared != self.kept.declaration:

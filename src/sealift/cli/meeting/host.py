@@ -136,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
             f"{MODEL_NAME} lies in this folder, and no run of this meeting made it",
             code="output-exists",
         )
-    book = _open_book(args, place)
+    book = _open_book(args, place, metrics, graph)
     with closing(book):
         host = _declare(args, book, place, metrics, graph)
         chosen = chosen or MeetingRun(1, host.declaration.job)
@@ -259,10 +259,16 @@ def _require_free(place: PartyFolder, offered: Path) -> None:
     place.require_own_assets(measure_assets(offered), {})
 
 
-def _open_book(args: argparse.Namespace, place: PartyFolder) -> MeetingState:
-    """The meeting's; a new one for those who are invited.
+def _open_book(
+    args: argparse.Namespace,
+    place: PartyFolder,
+    metrics: tuple[str, ...],
+    graph: Path | None,
+) -> MeetingState:
+    """The meeting's; a new one for those who are invited, to what can be agreed on.
 
     Raises:
+        SealiftError: as ``declaration_of``; then nobody was invited.
         UsageError: nobody is invited, or others than before, or to another place.
         UnavailableError: ``port-in-use``.
     """
@@ -285,6 +291,7 @@ def _open_book(args: argparse.Namespace, place: PartyFolder) -> MeetingState:
         Relay.listen(*parse_address(args.listen)).close()  # else nobody is invited
         identity, address = place.identity(), args.address or args.listen
         invited = invitations_for(identity, names, address=address, days=args.days)
+        declaration_of(args.recipe, invited, identity, metrics, graph=graph)
         book = MeetingState.create(path, invited)
     for seat in book.seats():
         line = seat.invitation.to_text()
