@@ -26,17 +26,33 @@ from typing import Final
 from sealift.train.worker import executor
 
 _STATUS: Final = struct.Struct("<i")
+# Nothing is loaded before somebody asks: most commands that could ask never do.
+_WHEN_ASKED: Final = """
+import runpy, socket, sys
+control = socket.socket(fileno=int(sys.argv[2]))
+if control.recv(1, socket.MSG_PEEK):
+    control.detach()
+    del sys.argv[0]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 _START: Final = executor._start
 # Each with the end that it is asked through: it ends with the last copy of that.
 _TEMPLATES: dict[
     tuple[tuple[str, str], ...], tuple[socket.socket, subprocess.Popen[bytes]]
 ] = {}
+# Those of a process before this one, by environment: an end to ask each through.
+_ADOPTED: dict[tuple[tuple[str, str], ...], socket.socket] = {}
 
 
 def start(
     wanted: str, environment: Mapping[str, str], said: int
 ) -> tuple[ForkedProcess, socket.socket]:
-    """In place of ``executor._start``: the zygote's process, and our end of its control."""
+    """In place of ``executor._start``: the zygote's process, and our end of its control.
+
+    Where templates were adopted, there is none for another environment.
+    """
+    if _ADOPTED and tuple(sorted(environment.items())) not in _ADOPTED:
+        return _START(wanted, environment, said)  # type: ignore[return-value]
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ended, tells = socket.socketpair()
     with theirs, tells:
@@ -71,6 +87,25 @@ def prepare(environment: Mapping[str, str], lowest: int) -> None:
         kept = socket.socket(fileno=fcntl(low.fileno(), F_DUPFD_CLOEXEC, lowest))
         low.close()
         _TEMPLATES[key] = kept, _TEMPLATES[key][1]
+
+
+def handed_on() -> list[tuple[dict[str, str], int]]:
+    """Each environment that there is a template for, and the descriptor to ask it through."""
+    asked = {key: asking for key, (asking, _) in _TEMPLATES.items()} | _ADOPTED
+    return [(dict(key), asking.fileno()) for key, asking in asked.items()]
+
+
+def settle() -> None:
+    """Start no template in this process, which was forked: there are those of before."""
+    _ADOPTED.update((key, asking) for key, (asking, _) in _TEMPLATES.items())
+
+
+def adopt(handed: Sequence[tuple[Mapping[str, str], int]]) -> None:
+    """Ask the templates of the process that started this one, or was it before."""
+    for environment, descriptor in handed:
+        os.set_inheritable(descriptor, False)
+        key = tuple(sorted(environment.items()))
+        _ADOPTED[key] = socket.socket(fileno=descriptor)
 
 
 class ForkedProcess:
@@ -122,11 +157,20 @@ def _ready(
 
 def _template(environment: Mapping[str, str]) -> socket.socket:
     key = tuple(sorted(environment.items()))
+    if key in _ADOPTED:
+        return _ADOPTED[key]
     if key not in _TEMPLATES:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-P", __file__, str(theirs.fileno())],
+                [
+                    sys.executable,
+                    "-P",
+                    "-c",
+                    _WHEN_ASKED,
+                    __file__,
+                    str(theirs.fileno()),
+                ],
                 env=dict(environment),
                 cwd="/",
                 stdin=subprocess.DEVNULL,

@@ -8,8 +8,9 @@ arguments, environment, folder, descriptors, session and network namespace. From
 everything is the product's. The recipe's process of a role is forked, too (``warm.py``).
 
 A role whose interpreter would begin otherwise (other ``PYTHON...`` variables, another
-allocator) gets an interpreter of its own, and so does what a forked role starts itself.
-A test that is about the start is marked ``cold``.
+allocator) gets an interpreter of its own, and so does what a forked role starts, or
+becomes; but that one's recipe's process is forked from the same templates, which are
+handed on to it. A test that is about the start is marked ``cold``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sealift.train.worker import executor
-from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT
+from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT, asks_to_overwrite
 from tests.sim import warm
 
 ROOT: Final = Path(__file__).parents[2]
@@ -49,6 +50,14 @@ _READ_EARLY: Final = (
     "COVERAGE",
 )
 _OWN_PLACES: Final = {str(ROOT), str(ROOT / "src")}
+# Commands with a recipe's process, or that start or become one that has.
+_WITH_RECIPES: Final = {"accelerator", "demo", "host", "join", "serve", "train"}
+_GO_ON: Final = f"""
+import sys
+sys.path.append({str(ROOT)!r})
+from tests.sim.warmroles import go_on
+go_on({str(ROOT)!r})
+"""
 _ASKING: Final = threading.Lock()
 # By whether freed memory is overwritten in it, as in roles that have rows.
 _TEMPLATES: dict[bool, tuple[socket.socket, subprocess.Popen[bytes]]] = {}
@@ -86,7 +95,7 @@ def _execute_child(
     odd = executable or preexec_fn or shell or startupinfo or flags or not close_fds
     other = gid is not None or gids is not None or uid is not None or umask != -1
     request = None
-    if not odd and not other and group == -1 and os.path.isdir(cwd or "."):
+    if not odd and not other and group in (-1, 0) and os.path.isdir(cwd or "."):
         request = _request(args, environment)
     if request is None:
         how = executable, preexec_fn, close_fds, pass_fds, cwd, env, *more
@@ -101,6 +110,7 @@ def _execute_child(
         "folder": os.path.abspath(cwd or "."),
         "numbers": [0, 1, 2, *pass_fds],
         "session": session,
+        "own_group": group == 0,
         "parent": os.getpid(),
     }
     self.pid = _ask(request, [*standard, *pass_fds])
@@ -120,12 +130,13 @@ def _request(args: Any, environment: dict[str, str]) -> dict[str, Any] | None:
     words = words[2 if safe else 1 :]
     if words[:2] != ["-m", "sealift"] or not _begins_alike(environment):
         return None
-    overwriting = _restarts_overwriting(words[2:])
+    asked = asks_to_overwrite(environment)
+    overwriting = asked or _restarts_overwriting(words[2:])
     if overwriting:
         environment = environment | ALLOCATOR_ENVIRONMENT
     return {
         "words": words[2:],
-        "safe": safe or overwriting,
+        "safe": safe or (overwriting and not asked),  # one that restarts is
         "space": space,
         "environment": environment,
         "overwriting": overwriting,
@@ -135,7 +146,10 @@ def _request(args: Any, environment: dict[str, str]) -> dict[str, Any] | None:
 def _begins_alike(environment: Mapping[str, str]) -> bool:
     """Whether an interpreter with it begins as a template did."""
     places = environment.get("PYTHONPATH", str(ROOT)).split(os.pathsep)
-    return _OWN_PLACES.issuperset(places) and read_early(environment) == _EARLY
+    early = read_early(environment)
+    if asks_to_overwrite(early):  # there is a template that does
+        early = {k: v for k, v in early.items() if k not in ALLOCATOR_ENVIRONMENT}
+    return _OWN_PLACES.issuperset(places) and early == _EARLY
 
 
 def read_early(environment: Mapping[str, str]) -> dict[str, str]:
@@ -225,9 +239,12 @@ def _serve(control: socket.socket) -> dict[str, Any]:
         request = json.loads(raw)
         os.environ.clear()
         os.environ.update(request["environment"])
-        warm.install(cold=not request["overwriting"])
-        if request["overwriting"]:  # such a role has a recipe's process
-            warm.prepare(executor._environment(overwrite_freed=True), _HIGH)
+        word = (request["words"] or [""])[0]
+        with_recipes = word in _WITH_RECIPES
+        if with_recipes:  # that of a served model overwrites what it frees
+            wanted = executor._environment(overwrite_freed=word == "serve")
+            warm.prepare(wanted, _HIGH)
+        warm.install(cold=not with_recipes)
         between = os.fork()
         if between:
             for each in received:
@@ -246,7 +263,53 @@ def _serve(control: socket.socket) -> dict[str, Any]:
         _take_place(request, descriptors)
         os.write(asker, b"a")
         os.close(asker)
+        if with_recipes:
+            warm.settle()
+            _hand_on()
         return request
+
+
+def _hand_on() -> None:
+    """Let interpreters that this process starts, or becomes, ask its templates."""
+    become = os.execv
+
+    def execv(path: str, args: Sequence[str]) -> None:
+        args, descriptors = _asking_ours(args)
+        for each in descriptors:
+            os.set_inheritable(each, True)
+        become(path, args)
+
+    def execute(self: Any, args: Any, *how: Any) -> None:
+        executable, preexec_fn, close_fds, pass_fds, *more = how
+        if isinstance(args, list):
+            args, descriptors = _asking_ours(args)
+            pass_fds = (*pass_fds, *descriptors)
+        _EXECUTE(self, args, executable, preexec_fn, close_fds, pass_fds, *more)
+
+    os.execv = execv  # type: ignore[assignment]
+    subprocess.Popen._execute_child = execute  # type: ignore[attr-defined]
+
+
+def _asking_ours(args: Sequence[str]) -> tuple[Sequence[str], list[int]]:
+    """How to start an interpreter that asks our templates; and what it asks through."""
+    at = 2 if args[1:2] == ["-P"] else 1
+    started = args[0] == sys.executable and args[at : at + 2] == ["-m", "sealift"]
+    if not started or (args[at + 2 :] or [""])[0] not in _WITH_RECIPES:
+        return args, []
+    handed = warm.handed_on()
+    words = [*args[:at], "-c", _GO_ON, json.dumps(handed), *args[at + 2 :]]
+    return words, [descriptor for _, descriptor in handed]
+
+
+def go_on(place: str) -> None:
+    """Be the command that ``_asking_ours`` was given."""
+    sys.path.remove(place)
+    handed, *words = sys.argv[1:]
+    warm.adopt(json.loads(handed))
+    warm.install(cold=False)
+    _hand_on()
+    sys.argv = ["sealift", *words]
+    runpy.run_module("sealift", run_name="__main__", alter_sys=True)
 
 
 def _take_place(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
@@ -254,7 +317,8 @@ def _take_place(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
     if request["session"]:
         os.setsid()
     else:
-        os.setpgid(0, os.getpgid(request["parent"]))
+        group = 0 if request["own_group"] else os.getpgid(request["parent"])
+        os.setpgid(0, group)
     if request["space"]:
         space = os.open(f"/run/netns/{request['space']}", os.O_RDONLY)
         if _LIBC.setns(space, _NEW_NETWORK):
