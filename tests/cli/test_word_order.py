@@ -78,6 +78,7 @@ def test_other_nouns_with_such_words() -> None:
         ["table.csv"],
         ["host.example:4433"],
         ["table.csv", "letter.txt"],
+        ["table.csv", "line.txt"],
         ["table.csv", "sealift-invitation-1-abc"],
         ["table.csv", "letter.txt", "--decline"],
     ],
@@ -92,6 +93,7 @@ def test_join_explains_the_invitations_form(
     monkeypatch.chdir(tmp_path)
     Path("table.csv").write_text("a,b\n1,2\n")
     Path("letter.txt").write_text("sealift-invitation-1-abc\n")
+    Path("line.txt").write_text("north  sealift-invitation-1-abc\n")
     assert main(["join", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "sealift join INVITATION DATA" in line

@@ -233,7 +233,8 @@ def _is_invitation(word: str) -> bool:
         return True
     try:
         with open(word, encoding="ascii") as file:
-            return file.read(256).lstrip().startswith(beginning)
+            # Behind its party's name, as a host prints it.
+            return beginning in file.read(256)
     except (OSError, ValueError):
         return False
 
