@@ -140,6 +140,21 @@ def test_a_folder_that_cannot_be_written(place: Path) -> None:
 
 
 @in_namespaces
+def test_a_hosts_folder_that_cannot_be_written(place: Path) -> None:
+    """It is said before the recipe is tried, which takes longer."""
+    recipe = place / "wards"
+    recipe.mkdir()
+    (recipe / "recipe.py").write_text("raise RuntimeError")
+    schema = '[[fields]]\nname = "age"\ndtype = "float32"\n'
+    (recipe / "schema.toml").write_text(schema)
+    before = "mount --bind $PWD $PWD && mount -o remount,bind,ro $PWD && cd $PWD"
+    code, said = sealift(place, "host", "wards", "--invite", "a", before=before)
+    assert code == 3, said
+    assert said.rstrip().endswith("[cannot-write]")
+    assert said.count("\n") == 1
+
+
+@in_namespaces
 def test_a_machine_without_the_internets_old_addresses(place: Path) -> None:
     """Nothing but IPv6, in a network namespace: a port is listened at and dialled."""
     program = (

@@ -176,7 +176,7 @@ def _open_model(place: PartyFolder, run: MeetingRun) -> int:
 def _try_first(
     args: argparse.Namespace, place: PartyFolder
 ) -> tuple[tuple[str, ...], Path | None]:
-    """What is wrong with the recipe is said before anybody is invited, or signs.
+    """What is wrong with folder and recipe is said before anybody is invited, or signs.
 
     Returns:
         Names of what it measures; none while nobody is invited. The folder with the recipe
@@ -184,9 +184,15 @@ def _try_first(
 
     Raises:
         PolicyError: ``recipe-signed``: it is not the one that all have signed.
+        UnavailableError: ``cannot-write``, before the recipe is tried.
         SealiftError: as ``read_recipe``, ``try_recipe`` and ``proposed_graph``.
     """
     files, schema = read_recipe(args.recipe)
+    if not os.access(place.folder, os.W_OK | os.X_OK):
+        why = "the host's files go there, and you may not write to it"
+        raise UnavailableError(
+            f"cannot write to {place.folder}", why=why, code="cannot-write"
+        )
     if place["agreement.json"].exists():
         signed = load_signed(place["agreement.json"]).agreement
         graph = _require_signed(args, place, files, signed)
