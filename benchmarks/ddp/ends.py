@@ -17,6 +17,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -31,7 +32,7 @@ from sealift.collective.planner import plan_group
 from sealift.collective.tensors import Array
 from sealift.demo.digits.recipe import DigitReader
 from sealift.errors import require_value
-from sealift.integrations.torchgroup import SealedProcessGroup, sealed_all_reduce
+from sealift.integrations.torchgroup import SealedProcessGroup
 from sealift.train.loop.averaging import Contribution, demand_same_form
 from sealift.train.sandboxed.torchstate import take_state
 
@@ -116,7 +117,7 @@ class TrainingEnd(End):
             forward_sync_buffers=False,
         )
         if self._groups[arm] is not None:
-            made.register_comm_hook(self._groups[arm], sealed_all_reduce)
+            made.register_comm_hook(self._groups[arm], allreduce_hook)
         return made
 
     def iterate(self, way: str) -> Answer:

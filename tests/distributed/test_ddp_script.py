@@ -20,8 +20,8 @@ OURS = {
 }
 MODEL = "model = DistributedDataParallel(layers)\n"
 HOOK = """\
-    from sealift.integrations.torchgroup import sealed_all_reduce
-    model.register_comm_hook(None, sealed_all_reduce)
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+    model.register_comm_hook(None, allreduce_hook)
 """
 
 

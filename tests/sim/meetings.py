@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -63,6 +63,7 @@ class Ranks:
         rank: int,
         endpoint: Endpoint | None = None,
         relay: Any = None,
+        versions: Mapping[str, str] | None = None,
         **charter: Any,
     ) -> GroupMeeting:
         endpoint = endpoint or self.endpoint(rank)
@@ -84,6 +85,7 @@ class Ranks:
             self.expect,
             host=host,
             dialler=PathDialler(local=self._kind == "memfd", places=places),
+            versions=versions,
             timeout_s=self.timeout_s,
         )
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -39,6 +39,7 @@ from sealift.errors import (
     IntegrityError,
     MalformedError,
     PeerError,
+    PolicyError,
     UsageError,
     require_kind,
 )
@@ -111,6 +112,28 @@ class Charter:
         return Digest(labelled(Label.GROUP_VIEW.value, encode(self), *keys, epoch))
 
 
+def _demand_same_versions(
+    ours: Mapping[str, str], theirs: Mapping[str, str], name: str
+) -> None:
+    """Compare the libraries that both have; what one has alone is its own affair.
+
+    Raises:
+        PolicyError: code ``mixed-versions``.
+    """
+    both = sorted(ours.keys() & theirs.keys())
+    other = [
+        f"{each} {theirs[each]} there and {ours[each]} here"
+        for each in both
+        if theirs[each] != ours[each]
+    ]
+    if other:
+        raise PolicyError(
+            f"{name} runs other versions than this rank",
+            why=", ".join(other),
+            code="mixed-versions",
+        )
+
+
 def _demand_same_view(ours: Digest, theirs: Digest, name: str) -> None:
     """Compare with what ``name`` sees.
 
@@ -138,9 +161,15 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Sees:
-    """The group, as this rank sees it."""
+    """The group, as this rank sees it.
+
+    Attributes:
+        view: Digest of it.
+        versions: Of this rank's libraries, by their names.
+    """
 
     view: Digest
+    versions: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +197,8 @@ class GroupMeeting:
         host: Where later ranks may connect; None is the relay only.
         dialler: Which places of earlier ranks may be dialled.
         vouch: Told the circuit of each later rank that was judged by its evidence.
+        versions: Of libraries on which results depend, by their names; ranks that have
+            different ones do not work together.
         timeout_s: How long all of it may take, and a peer for one record afterwards.
 
     Attributes:
@@ -187,12 +218,14 @@ class GroupMeeting:
         host: DirectHost | None = None,
         dialler: PathDialler | None = None,
         vouch: Callable[[bytes], None] | None = None,
+        versions: Mapping[str, str] | None = None,
         timeout_s: float = 60.0,
     ) -> None:
         self._charter, self._endpoint, self._relay = charter, endpoint, relay
         self._expect, self._host = expect, host
         self._dialler = dialler or PathDialler(local=False)
         self._vouch = vouch or (lambda circuit: None)
+        self._versions = versions or {}
         self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
         self._parked: dict[str, Circuit] = {}
@@ -270,11 +303,13 @@ class GroupMeeting:
             epoch = self._hear(met[0], Began).epoch
             view = self._charter.view(self.instances, epoch)
         for session in met.values():
-            _say(session, Sees(view))
+            _say(session, Sees(view, self._versions))
         for peer, session in met.items():
             with self._naming(peer):
-                theirs = self._hear(session, Sees).view
-            _demand_same_view(view, theirs, self._charter.names[peer])
+                theirs = self._hear(session, Sees)
+            name = self._charter.names[peer]
+            _demand_same_versions(self._versions, theirs.versions, name)
+            _demand_same_view(view, theirs.view, name)
         return view
 
     def _pipe(self, peer: int, session: Session, view: Digest) -> DevicePipe:

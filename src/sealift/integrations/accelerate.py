@@ -10,7 +10,7 @@ Source: Accelerate 1.15, ``accelerate.data_loader.DataLoaderStateMixin``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from accelerate import Accelerator
@@ -36,27 +36,15 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
     def __init__(self, loader: SealedDataLoader, accelerator: Accelerator) -> None:
         self.loader = loader
         self.gradient_state = GradientState()
+        self.total_batch_size = loader.batch_size * accelerator.num_processes
+        self._drop_last = loader.drop_last
         self._accelerator = accelerator
 
-    @property
-    def dataset(self) -> Any:
-        """The sealed rows."""
-        return self.loader.dataset
-
-    @property
-    def batch_size(self) -> int:
-        """Rows of a batch of this process."""
-        return self.loader.batch_size
-
-    @property
-    def total_batch_size(self) -> int:
-        """Rows of a batch of all processes."""
-        processes: int = self._accelerator.num_processes
-        return self.loader.batch_size * processes
-
-    @property
-    def _drop_last(self) -> bool:
-        return self.loader.drop_last
+    def __getattr__(self, name: str) -> Any:
+        """All else is the loader's: its rows, its state, ``set_epoch``."""
+        if name == "loader":  # not there yet: a copy is being made
+            raise AttributeError(name)
+        return getattr(self.loader, name)
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
@@ -72,10 +60,6 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
         finally:
             self.end()
 
-    def set_epoch(self, epoch: int) -> None:
-        """See ``SealedDataLoader``."""
-        self.loader.set_epoch(epoch)
-
     def skip_first_batches(self, count: int) -> None:
         """Begin the next epoch ``count`` batches later; no record of these is opened.
 
@@ -83,16 +67,8 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
         """
         state = self.loader.state_dict()
         self.loader.load_state_dict(
-            {**state, "position": state["position"] + count * self.batch_size}
+            {**state, "position": state["position"] + count * self.loader.batch_size}
         )
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands; Accelerate keeps it in its checkpoints."""
-        return self.loader.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next epoch begin behind ``state``."""
-        self.loader.load_state_dict(state)
 
 
 def prepare_loader(

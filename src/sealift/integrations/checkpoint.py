@@ -21,33 +21,22 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
-from torch.distributed.checkpoint.planner import (
-    LoadItemType,
-    LoadPlan,
-    LoadPlanner,
-    ReadItem,
-    SavePlan,
-    SavePlanner,
-    WriteItem,
-    WriteItemType,
-)
-from torch.distributed.checkpoint.storage import (
-    StorageReader,
-    StorageWriter,
-    WriteResult,
-)
+from torch.distributed.checkpoint.metadata import StorageMeta
+from torch.distributed.checkpoint.planner import LoadItemType, WriteItemType
+from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from sealift.channel.record.outputfile import open_output
@@ -66,12 +55,12 @@ from sealift.errors import (
 )
 from sealift.ids import Buffer, Digest
 from sealift.integrations.objects import pack_object, unpack_object
+from sealift.release.files import make_folder
 
 if TYPE_CHECKING:
     from sealift.release.vault.vault import Vault
 
-_SHARD: Final = re.compile(r"[0-9a-f]{16}-\d{1,6}\.sealed")
-_MANIFEST: Final = re.compile(r"[0-9a-f]{16}-manifest\.sealed")
+_SHARD, _MANIFEST = r"[0-9a-f]{16}-\d{1,6}\.sealed", r"[0-9a-f]{16}-manifest\.sealed"
 _FORMAT: Final = "sealift checkpoint 1"
 _MANIFEST_IS: Final = b"sealift checkpoint manifest 1"
 _MOST_HEAD_BYTES: Final = 1 << 12
@@ -92,7 +81,19 @@ def checkpoint_key(keys: Vault, name: str) -> SecretKey:
     return keys.fetch(held)
 
 
-class SealedStorageWriter(StorageWriter):  # type: ignore[misc]
+class _InFolder:
+    """What a writer and a reader of a folder have in common."""
+
+    def __init__(self, path: FolderPath, key: SecretKey, *, head: FolderPath) -> None:
+        self._path, self._key, self._head = Path(path), key, Path(head)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: FolderPath) -> bool:
+        """Whether this could be a folder; see ``StorageWriter``."""
+        return "://" not in os.fspath(checkpoint_id)
+
+
+class SealedStorageWriter(_InFolder, dcp.StorageWriter):  # type: ignore[misc]
     """Seals a checkpoint's files into a folder; each save replaces the one before.
 
     Every rank makes one, with the same key. A save that is interrupted leaves the former
@@ -104,41 +105,33 @@ class SealedStorageWriter(StorageWriter):  # type: ignore[misc]
         head: The head file, replaced at the end of a save. The coordinator's counts.
     """
 
-    def __init__(self, path: FolderPath, key: SecretKey, *, head: FolderPath) -> None:
-        self._path, self._key, self._head = Path(path), key, Path(head)
-        self._number, self._save = 0, ""
+    _number, _save = 0, ""
 
     def reset(self, checkpoint_id: FolderPath | None = None) -> None:
         """Another save begins; ``checkpoint_id`` is another folder."""
         if checkpoint_id is not None:
             self._path = Path(checkpoint_id)
 
-    def set_up_storage_writer(
-        self, is_coordinator: bool, *_args: Any, **_more: Any
-    ) -> None:
+    def set_up_storage_writer(self, is_coordinator: bool, *_: Any, **__: Any) -> None:
         """The coordinator counts on from the head file; one that is none is refused now."""
         if is_coordinator:
-            self._number = _former_number(self._head) + 1
+            former = _read_head(self._head).number if self._head.exists() else 0
+            self._number = former + 1
 
-    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+    def prepare_local_plan(self, plan: dcp.SavePlan) -> dcp.SavePlan:
         """Nothing: the coordinator names the files."""
         return plan
 
-    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+    def prepare_global_plan(self, plans: list[dcp.SavePlan]) -> list[dcp.SavePlan]:
         """Name a file for each rank; no save uses a name again."""
         self._save = secrets.token_hex(8)
         return [
-            SavePlan(
-                plan.items,
-                f"{self._save}-{rank}.sealed",
-                plan.planner_data,
-                plan.usable,
-            )
+            replace(plan, storage_data=f"{self._save}-{rank}.sealed")
             for rank, plan in enumerate(plans)
         ]
 
     def write_data(
-        self, plan: SavePlan, planner: SavePlanner
+        self, plan: dcp.SavePlan, planner: dcp.SavePlanner
     ) -> Future[list[WriteResult]]:
         """Seal this rank's items into its file, one after the other.
 
@@ -147,7 +140,7 @@ class SealedStorageWriter(StorageWriter):  # type: ignore[misc]
             UnavailableError: if the disk is full, or the folder cannot be written.
         """
         name = _require_shard(plan.storage_data)
-        self._make_folder()
+        make_folder(self._path)
         packed = {
             at: pack_object(_value_of(planner, item))
             for at, item in enumerate(plan.items)
@@ -182,7 +175,7 @@ class SealedStorageWriter(StorageWriter):  # type: ignore[misc]
         done.set_result(results)
         return done
 
-    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+    def finish(self, metadata: dcp.Metadata, results: list[list[WriteResult]]) -> None:
         """Seal the manifest, then name it in the head file, then remove the former files.
 
         Until the head file is replaced, it names the former checkpoint, which is whole.
@@ -190,7 +183,8 @@ class SealedStorageWriter(StorageWriter):  # type: ignore[misc]
         places = {each.index: each.storage_data for part in results for each in part}
         metadata.storage_data = places
         metadata.storage_meta = StorageMeta()
-        name, former = f"{self._save}-manifest.sealed", self._files()
+        name = f"{self._save}-manifest.sealed"
+        former = {each.name for each in self._path.iterdir()}
         manifest = pack_object({"format": _FORMAT, "metadata": metadata})
         card = write_sealed_file(
             self._path / name,
@@ -204,30 +198,11 @@ class SealedStorageWriter(StorageWriter):  # type: ignore[misc]
         with open_output(self._head, replace=True) as output:
             output.write(f"{json.dumps(head)}\n".encode())
         for each in former - {each["file"] for each in places.values()}:
-            with suppress(FileNotFoundError):
-                (self._path / each).unlink()
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: FolderPath) -> bool:
-        """Whether this could be a folder; see ``StorageWriter``."""
-        return "://" not in os.fspath(checkpoint_id)
-
-    def _make_folder(self) -> None:
-        try:
-            self._path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UnavailableError(
-                f"cannot write {self._path}",
-                why=error.strerror or str(error),
-                code="cannot-write",
-            ) from None
-
-    def _files(self) -> set[str]:
-        names = {each.name for each in self._path.iterdir()}
-        return {each for each in names if _is_shard(each) or _MANIFEST.fullmatch(each)}
+            if re.fullmatch(f"{_SHARD}|{_MANIFEST}", each):
+                (self._path / each).unlink(missing_ok=True)
 
 
-class SealedStorageReader(StorageReader):  # type: ignore[misc]
+class SealedStorageReader(_InFolder, dcp.StorageReader):  # type: ignore[misc]
     """Opens a checkpoint that ``SealedStorageWriter`` sealed, in a world of any size.
 
     Args:
@@ -236,10 +211,8 @@ class SealedStorageReader(StorageReader):  # type: ignore[misc]
         head: The head file of the last save, as this rank has kept it.
     """
 
-    def __init__(self, path: FolderPath, key: SecretKey, *, head: FolderPath) -> None:
-        self._path, self._key, self._head = Path(path), key, Path(head)
-        self._places: Mapping[Any, Mapping[str, Any]] = {}
-        self._failed: SealiftError | None = None
+    _places: Mapping[Any, Mapping[str, Any]] = MappingProxyType({})
+    _failed: SealiftError | None = None
 
     def reset(self, checkpoint_id: FolderPath | None = None) -> None:
         """Another load begins; ``checkpoint_id`` is another folder."""
@@ -247,7 +220,7 @@ class SealedStorageReader(StorageReader):  # type: ignore[misc]
         if checkpoint_id is not None:
             self._path = Path(checkpoint_id)
 
-    def read_metadata(self, *_args: Any, **_more: Any) -> Metadata:
+    def read_metadata(self, *_args: Any, **_more: Any) -> dcp.Metadata:
         """The manifest's, once it was held against the head file.
 
         Torch takes whatever is raised here for a checkpoint of another form and goes on
@@ -257,9 +230,9 @@ class SealedStorageReader(StorageReader):  # type: ignore[misc]
             return self._read_manifest()
         except SealiftError as error:
             self._failed = error
-            return Metadata({})
+            return dcp.Metadata({})
 
-    def _read_manifest(self) -> Metadata:
+    def _read_manifest(self) -> dcp.Metadata:
         """Open the manifest, and hold it against the head file.
 
         Raises:
@@ -285,16 +258,14 @@ class SealedStorageReader(StorageReader):  # type: ignore[misc]
             reader.verify()
             found = unpack_object(reader.read(0, reader.total_bytes))
         metadata = found.get("metadata") if isinstance(found, dict) else None
-        if not isinstance(metadata, Metadata) or found.get("format") != _FORMAT:
+        if not isinstance(metadata, dcp.Metadata) or found.get("format") != _FORMAT:
             raise MalformedError(
                 f"{place} is no manifest of a checkpoint",
                 code="bad-saved",
             )
         return metadata
 
-    def set_up_storage_reader(
-        self, metadata: Metadata, is_coordinator: bool, *_args: Any, **_more: Any
-    ) -> None:
+    def set_up_storage_reader(self, metadata: dcp.Metadata, *_: Any, **__: Any) -> None:
         """Take over where everything lies.
 
         Raises:
@@ -304,57 +275,45 @@ class SealedStorageReader(StorageReader):  # type: ignore[misc]
             raise self._failed
         self._places = metadata.storage_data
 
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+    def prepare_local_plan(self, plan: dcp.LoadPlan) -> dcp.LoadPlan:
         """Nothing to prepare."""
         return plan
 
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+    def prepare_global_plan(self, plans: list[dcp.LoadPlan]) -> list[dcp.LoadPlan]:
         """Nothing to prepare."""
         return plans
 
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+    def read_data(self, plan: dcp.LoadPlan, planner: dcp.LoadPlanner) -> Future[None]:
         """Open what this rank needs, and copy it to where the planner says.
 
         Raises:
             IntegrityError: code ``saved-mixed``, for a file of another checkpoint.
             AuthenticationError: if a file was changed.
         """
-        by_file: dict[str, list[ReadItem]] = {}
+        by_file: dict[str, list[dcp.ReadItem]] = {}
         for item in plan.items:
             name = _require_shard(self._places[item.storage_index]["file"])
             by_file.setdefault(name, []).append(item)
         for name, items in by_file.items():
             with SealedFileReader(self._path / name, self._key) as reader:
-                self._require_named(reader, name, items)
-                for item in sorted(items, key=self._offset):
+                verify_description(self._key, reader.header, _shard_is(name))
+                header = str(Digest.of(reader.header.encode()))
+                # The file is the one that the manifest names, not one like it.
+                named = {self._places[each.storage_index]["header"] for each in items}
+                if named != {header}:
+                    raise IntegrityError(
+                        f"{self._path / name} is a file of another checkpoint",
+                        code="saved-mixed",
+                    )
+                items.sort(key=lambda each: self._places[each.storage_index]["offset"])
+                for item in items:
                     self._load(item, reader, planner)
         done: Future[None] = Future()
         done.set_result(None)
         return done
 
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: FolderPath) -> bool:
-        """Whether this could be a folder; see ``StorageReader``."""
-        return "://" not in os.fspath(checkpoint_id)
-
-    def _require_named(
-        self, reader: SealedFileReader, name: str, items: list[ReadItem]
-    ) -> None:
-        """The file is the one that the manifest names, not one like it."""
-        verify_description(self._key, reader.header, _shard_is(name))
-        header = str(Digest.of(reader.header.encode()))
-        if any(self._places[each.storage_index]["header"] != header for each in items):
-            raise IntegrityError(
-                f"{self._path / name} is a file of another checkpoint",
-                code="saved-mixed",
-            )
-
-    def _offset(self, item: ReadItem) -> int:
-        offset: int = self._places[item.storage_index]["offset"]
-        return offset
-
     def _load(
-        self, item: ReadItem, reader: SealedFileReader, planner: LoadPlanner
+        self, item: dcp.ReadItem, reader: SealedFileReader, planner: dcp.LoadPlanner
     ) -> None:
         place = self._places[item.storage_index]
         raw = reader.read(place["offset"], place["length"])
@@ -379,7 +338,7 @@ class SealedStorageReader(StorageReader):  # type: ignore[misc]
 _EMPTY: Final = torch.empty(0, dtype=torch.uint8)
 
 
-def _value_of(planner: SavePlanner, item: WriteItem) -> Any:
+def _value_of(planner: dcp.SavePlanner, item: dcp.WriteItem) -> Any:
     """A value that is no tensor, before the planner writes it as torch.save does."""
     lookup: Callable[[Any], Any] | None = getattr(planner, "lookup_object", None)
     if lookup is None:
@@ -391,30 +350,22 @@ def _value_of(planner: SavePlanner, item: WriteItem) -> Any:
     return lookup(item.index)
 
 
-def _tensor_bytes(item: WriteItem) -> int:
-    data = require_value(
-        item.tensor_data, "an entry that is not a value must be a tensor"
-    )
-    shape, dtype = data.chunk.sizes, data.properties.dtype
-    count: int = torch.Size(shape).numel() * dtype.itemsize
-    return count
+def _tensor_bytes(item: dcp.WriteItem) -> int:
+    data = require_value(item.tensor_data)
+    return int(math.prod(data.chunk.sizes) * data.properties.dtype.itemsize)
 
 
-def _bytes_of(planner: SavePlanner, item: WriteItem) -> Buffer:
+def _bytes_of(planner: dcp.SavePlanner, item: dcp.WriteItem) -> Buffer:
     found = require_kind(planner.resolve_data(item), Tensor)
     dense = found.detach().cpu().contiguous().reshape(-1)
     return memoryview(dense.view(torch.uint8).numpy())
 
 
-def _is_shard(name: object) -> bool:
-    return isinstance(name, str) and _SHARD.fullmatch(name) is not None
-
-
 def _require_shard(name: object) -> str:
     """Another rank said it: it must not choose another file of this machine."""
-    if not _is_shard(name):
+    if not isinstance(name, str) or not re.fullmatch(_SHARD, name):
         raise MalformedError(f"{name!r} is no file of a checkpoint", code="bad-saved")
-    return str(name)
+    return name
 
 
 def _shard_is(name: str) -> bytes:
@@ -432,12 +383,8 @@ class _Head:
     def __post_init__(self) -> None:
         if type(self.number) is not int or self.number < 1:
             raise ValueError("its number is none")
-        if not _MANIFEST.fullmatch(self.manifest):
+        if not re.fullmatch(_MANIFEST, self.manifest):
             raise ValueError("it names no manifest")
-
-
-def _former_number(head: Path) -> int:
-    return _read_head(head).number if head.exists() else 0
 
 
 def _read_head(path: Path) -> _Head:

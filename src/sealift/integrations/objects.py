@@ -19,6 +19,7 @@ import inspect
 import json
 import math
 import os
+import secrets
 import sys
 import traceback
 import warnings
@@ -35,7 +36,15 @@ from torch.distributed.checkpoint import filesystem, metadata, planner, storage
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.fsdp import _optim_utils
 
-from sealift.errors import JobError, MalformedError, UnavailableError, UsageError
+from sealift.errors import (
+    JobError,
+    MalformedError,
+    SealiftError,
+    UnavailableError,
+    UsageError,
+    meaning,
+    visible,
+)
 from sealift.integrations.torchgroup import MAX_TOLD_BYTES, SealedProcessGroup
 
 MAX_DEPTH: Final = 64
@@ -64,20 +73,16 @@ _NOT_IN_NAMES: Final = frozenset("/\\\0")
 _PLAIN: Final = (type(None), bool, int, float, str)
 _NUMBERS: Final = frozenset("biufc")  # NumPy's kinds of elements that are no programs
 _SEQUENCES: Final[dict[str, type]] = {
-    "tuple": tuple,
-    "set": set,
-    "frozenset": frozenset,
-    "size": torch.Size,
-}
-_MAPPINGS: Final[dict[str, type]] = {
-    "dict": dict,
-    "ordered": collections.OrderedDict,
-}
+    "tuple": tuple, "set": set, "frozenset": frozenset, "size": torch.Size
+}  # fmt: skip
+_MAPPINGS: Final[dict[str, type]] = {"dict": dict, "ordered": collections.OrderedDict}
+_OWN_ERRORS: Final = collections.deque[tuple[str, str]](maxlen=16)  # by their marks
+_TORCH_KINDS: Final = (torch.dtype, torch.layout, torch.memory_format)
 _TORCH: Final[Mapping[str, Mapping[str, Any]]] = {
     kind.__name__: {
         name: each for name, each in vars(torch).items() if type(each) is kind
     }
-    for kind in (torch.dtype, torch.layout, torch.memory_format)
+    for kind in _TORCH_KINDS
 }
 
 
@@ -193,20 +198,38 @@ def _write_checkpoint(value: CheckpointException, each: Each) -> Any:
     return {"checkpoint": each([value.args[0], dict(value.failures)])}
 
 
+class RankError(RuntimeError):
+    """An error of some rank, as all ranks may read it; whose own it is reads all of it.
+
+    Args:
+        mark: Drawn by that rank, which knows its own errors by it.
+        public: Its kind and what its code means.
+    """
+
+    def __init__(self, mark: str, public: str) -> None:
+        self.sent = [mark, public]
+        super().__init__(dict(_OWN_ERRORS).get(mark) or visible(public))
+
+
 def _write_error(value: BaseException, _: Each) -> Any:
     """Its kind: texts name files and quote cells of this rank's rows."""
-    code = getattr(value, "errno", None)
-    reason = f": {os.strerror(code)}" if isinstance(code, int) else ""
-    return {"error": f"{type(value).__name__}{reason}"}
+    if isinstance(value, RankError):
+        return {"error": value.sent}
+    number = getattr(value, "errno", None)
+    reason = os.strerror(number) if isinstance(number, int) else ""
+    if isinstance(value, SealiftError):
+        reason = f"{meaning(value.code)} [{value.code}]"
+    kind = type(value).__name__
+    mark, public = secrets.token_hex(8), f"{kind}: {reason}" if reason else kind
+    _OWN_ERRORS.append((mark, f"{kind}: {value}"))
+    return {"error": [mark, public]}
 
 
 _WRITERS: Final[Mapping[type, Writer]] = {
     list: lambda value, each: each(value),
     **{of: _sequence_writer(name) for name, of in _SEQUENCES.items()},
     **{of: _mapping_writer(name) for name, of in _MAPPINGS.items()},
-    torch.dtype: _torch_writer("dtype"),
-    torch.layout: _torch_writer("layout"),
-    torch.memory_format: _torch_writer("memory_format"),
+    **{kind: _torch_writer(kind.__name__) for kind in _TORCH_KINDS},
     **{member: _class_writer(name, member) for name, member in _CLASSES.items()},
     torch.device: lambda value, _: {"device": str(value)},
     PosixPath: lambda value, _: {"path": str(value)},
@@ -304,7 +327,7 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "class": _read_class,
     "stack": lambda _: traceback.StackSummary(),
     "checkpoint": lambda content: CheckpointException(*map(_from_plain, content)),
-    "error": RuntimeError,
+    "error": lambda content: RankError(*map(str, content)),
 }
 
 
@@ -410,11 +433,9 @@ def use_for_sealed_groups() -> None:
         return unpack_object(tensor.cpu().numpy().tobytes()[: int(size)])
 
     def broadcast_object(
-        value: Any,
-        src_rank: int,
-        group: Any = None,
-        device: torch.device = torch.device("cpu"),  # noqa: B008 - as torch has it
+        value: Any, src_rank: int, group: Any = None, device: Any = "cpu"
     ) -> Any:
+        device = torch.device(device)
         if not _is_sealed(group):
             return broadcast(value, src_rank, group or dist.group.WORLD, device)
         objects = [value]

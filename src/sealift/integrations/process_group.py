@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,7 +26,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, Self
 
-import torch
 import torch.distributed as dist
 
 from sealift import __version__
@@ -55,6 +55,7 @@ from sealift.travel.peers import accelerator_names, expect_accelerator
 RELAY, PLACE = "relay", "direct path"  # of a group, in its first rank; of a rank
 LOOPBACK: Final = "127.0.0.1"
 LINGER_S, _PAUSE_S = 5.0, 0.02
+_FRAMEWORKS: Final = ("torch", "accelerate", "lightning", "peft", "ray", "transformers")
 
 
 @cache
@@ -160,21 +161,28 @@ def open_group(options: Any, _: object = None) -> SealedProcessGroup:
             host=host,
             dialler=PathDialler(places=places),
             vouch=vouch,
+            versions=_versions(),
             timeout_s=rendezvous.timeout_s,
         )
         return SealedProcessGroup(meeting.meet(), stack.pop_all())
 
 
 def _charter(setup: RoleSetup, members: Sequence[int], group: str) -> Charter:
-    """The group's: all ranks have the same settings, versions and name of the group."""
+    """The group's: all ranks have the same settings and name of the group."""
     names = accelerator_names(max(members) + 1)
-    versions = f"{__version__} {torch.__version__} {group}".encode()
     return Charter(
         agreement=setup.agreement.digest,
         job=setup.job.name,
-        shape=Digest.of(encode(setup.job.settings) + versions),
+        shape=Digest.of(encode(setup.job.settings) + group.encode()),
         names=tuple(names[member] for member in members),
     )
+
+
+def _versions() -> dict[str, str]:
+    """Of Sealift, torch, and the frameworks that this rank has loaded."""
+    loaded = {name: sys.modules.get(name) for name in _FRAMEWORKS}
+    found = {name: str(getattr(it, "__version__", "")) for name, it in loaded.items()}
+    return {"sealift": __version__} | {name: it for name, it in found.items() if it}
 
 
 def _join(

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
 from types import FunctionType
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from torch.autograd import Variable
 from sealift.collective.announcement import Reduction
 from sealift.collective.group import SealedGroup
 from sealift.collective.tensors import Array, bad_tensor
-from sealift.errors import JobError, PeerError, UsageError, require_value
+from sealift.errors import JobError, PeerError, UsageError
 
 MAX_TOLD_BYTES: Final = 1 << 32  # room that a call makes because other ranks say so
 _REDUCTIONS: Final = {
@@ -129,6 +129,7 @@ class SealedWork(dist._Work):  # type: ignore[misc]  # noqa: SLF001 - torch has 
 
 
 End = Callable[[BaseException | None], None]
+Tensors = Tensor | Sequence[Tensor]  # torch gives one, or a list
 
 
 class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
@@ -179,47 +180,40 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def allreduce(self, tensors: Any, options: Any = None) -> SealedWork:
         """Combine in place: one tensor, or each of a list; dense or sparse."""
-        tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-        op = _operator(options)
-        return self._begin(tensors, partial(self._all_reduce, tensors, op))
+        return self._begin(tensors, self._all_reduce, _operator(options))
 
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Any, options: Any = None) -> SealedWork:
         """Combine; the tensor of ``options.rootRank`` gets the result."""
-        tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-        work = partial(self._reduce, tensors, _root(options), _operator(options))
-        return self._begin(tensors, work)
+        return self._begin(tensors, self._reduce, _root(options), _operator(options))
 
     def broadcast(self, tensors: Any, options: Any = None) -> SealedWork:
         """From ``options.rootRank``."""
-        tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-        return self._begin(tensors, partial(self._broadcast, tensors, _root(options)))
+        return self._begin(tensors, self._broadcast, _root(options))
 
     def allgather(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], options: Any = None
     ) -> SealedWork:
         """Everybody's tensor, each into one of ``outputs[0]``."""
-        return self._begin(outputs[0], partial(self._all_gather, outputs[0], inputs[0]))
+        return self._begin(outputs[0], self._all_gather, inputs[0])
 
     def _allgather_base(
         self, output: Tensor, part: Tensor, options: Any = None
     ) -> SealedWork:
-        return self._begin([output], partial(self._gather_into, output, part))
+        return self._begin(output, self._gather_into, part)
 
     def _reduce_scatter_base(
         self, output: Tensor, whole: Tensor, options: Any = None
     ) -> SealedWork:
-        work = partial(self._reduce_scatter, output, [whole], _operator(options))
-        return self._begin([output], work)
+        return self._begin(output, self._reduce_scatter, [whole], _operator(options))
 
     def reduce_scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], options: Any = None
     ) -> SealedWork:
         """Of ``inputs[0]``, a tensor a rank."""
         op = _operator(options)
-        work = partial(self._reduce_scatter, outputs[0], inputs[0], op)
-        return self._begin(outputs[:1], work)
+        return self._begin(outputs[0], self._reduce_scatter, inputs[0], op)
 
     def allgather_into_tensor_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], options: Any = None
@@ -239,24 +233,21 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self, outputs: list[list[Tensor]], inputs: list[Tensor], options: Any = None
     ) -> SealedWork:
         """Everybody's tensor, into ``outputs[0]`` of ``options.rootRank``."""
-        into = outputs[0] if outputs else []
-        work = partial(self._gather, into, inputs[0], _root(options))
-        return self._begin(into or inputs, work)
+        into = outputs[0] if outputs else inputs
+        return self._begin(into, self._gather, inputs[0], _root(options))
 
     def scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], options: Any = None
     ) -> SealedWork:
         """``inputs[0]`` of ``options.rootRank``, a tensor a rank."""
         parts = inputs[0] if inputs else []
-        work = partial(self._scatter, outputs[0], parts, _root(options))
-        return self._begin(outputs[:1], work)
+        return self._begin(outputs[0], self._scatter, parts, _root(options))
 
     def alltoall(
         self, outputs: list[Tensor], inputs: list[Tensor], options: Any = None
     ) -> SealedWork:
         """``inputs[k]`` goes to rank k, what it has for this rank into ``outputs[k]``."""
-        work = partial(self._all_to_all, list(outputs), list(inputs))
-        return self._begin(outputs, work)
+        return self._begin(outputs, self._all_to_all, inputs)
 
     def alltoall_base(
         self,
@@ -267,10 +258,8 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         options: Any = None,
     ) -> SealedWork:
         """The same with one tensor each, cut along its first axis."""
-        work = partial(
-            self._all_to_all_rows, output, whole, output_splits, input_splits
-        )
-        return self._begin([output], work)
+        splits = output_splits, input_splits
+        return self._begin(output, self._all_to_all_rows, whole, *splits)
 
     # Torch 2.13's names.
     all_gather_single, reduce_scatter_single = _allgather_base, _reduce_scatter_base
@@ -296,7 +285,7 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def barrier(self, opts: Any = None) -> SealedWork:
         """Until every rank has come here."""
-        return self._begin([torch.zeros(1)], self._group.barrier)
+        return self._begin(torch.zeros(1), lambda _: self._group.barrier())
 
     def shutdown(self) -> None:
         """Once all ranks have everything."""
@@ -312,16 +301,18 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         """At once, on every rank."""
         self._group.abort()
 
-    def _begin(self, tensors: Sequence[Tensor], work: Callable[[], None]) -> SealedWork:
+    def _begin(
+        self, tensors: Tensors, work: Callable[..., None], *more: Any
+    ) -> SealedWork:
         """Have a collective done, when all that was to be received has come."""
 
         def whole(end: End) -> None:
             with self._changed:
                 self._changed.wait_for(lambda: not self._receiving)
-            work()
+            work(tensors, *more)
             end(None)
 
-        return self._queue(tensors, whole)
+        return self._queue(_listed(tensors), whole)
 
     def _queue(
         self, tensors: Sequence[Tensor], work: Callable[[End], None]
@@ -341,8 +332,8 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             self._thread.submit(_do, work, end)
         return under_way
 
-    def _all_reduce(self, tensors: list[Tensor], op: Any) -> None:
-        for tensor in tensors:
+    def _all_reduce(self, tensors: Tensors, op: Any) -> None:
+        for tensor in _listed(tensors):
             if tensor.is_sparse:
                 self._add_sparse(tensor, op)
                 continue
@@ -408,16 +399,16 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         ).coalesce()
         tensor.copy_(total / self.size() if op == dist.ReduceOp.AVG else total)
 
-    def _reduce(self, tensors: list[Tensor], root: int, op: Any) -> None:
-        for tensor in tensors:
+    def _reduce(self, tensors: Tensors, root: int, op: Any) -> None:
+        for tensor in _listed(tensors):
             staged = _staged(tensor, _sum_dtype(tensor))
             self._group.reduce(staged.numpy(), root, _reduction(op))
             if root == self.rank():
                 tensor.copy_(staged)
                 self._average(tensor, op)
 
-    def _broadcast(self, tensors: list[Tensor], root: int) -> None:
-        for tensor in tensors:
+    def _broadcast(self, tensors: Tensors, root: int) -> None:
+        for tensor in _listed(tensors):
             with _on_host(tensor) as array:
                 self._group.broadcast(array, root)
 
@@ -447,8 +438,9 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         if root == self.rank():
             whole = torch.empty(self.size(), *mine.shape, dtype=mine.dtype)
         self._group.gather(mine.numpy(), None if whole is None else whole.numpy(), root)
-        for output, given in zip(outputs, [] if whole is None else whole, strict=True):
-            _fill(output, given)
+        if whole is not None:
+            for output, given in zip(outputs, whole, strict=True):
+                _fill(output, given)
 
     def _scatter(self, output: Tensor, parts: list[Tensor], root: int) -> None:
         whole = torch.stack([_staged(each) for each in parts]) if parts else None
@@ -535,33 +527,15 @@ _leave_to_python(SealedProcessGroup)
 _leave_to_python(SealedWork)
 
 
+def _listed(tensors: Tensors) -> Sequence[Tensor]:
+    return [tensors] if isinstance(tensors, Tensor) else tensors
+
+
 def _do(work: Callable[[End], None], end: End) -> None:
     try:
         work(end)
     except BaseException as error:  # it is raised where somebody waits
         end(error)
-
-
-def sealed_all_reduce(
-    group: dist.ProcessGroup | None, bucket: dist.GradBucket
-) -> torch.futures.Future[Tensor]:
-    """DDP's communication hook: the mean of a bucket while backward goes on.
-
-    ``model.register_comm_hook(None, sealed_all_reduce)``.
-    """
-    group = require_value(group or dist.group.WORLD)
-    buffer = bucket.buffer().div_(group.size())
-    future = dist.all_reduce(buffer, group=group, async_op=True).get_future()
-    return cast(
-        "torch.futures.Future[Tensor]", future.then(lambda done: done.value()[0])
-    )
-
-
-# Torch compares these with what it expects, and does not read them from text.
-sealed_all_reduce.__annotations__ = {
-    "bucket": dist.GradBucket,
-    "return": torch.futures.Future[Tensor],
-}
 
 
 @contextmanager

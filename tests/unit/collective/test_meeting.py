@@ -79,6 +79,19 @@ def test_another_charter_is_another_view(relayed: Ranks, drift: dict[str, Any]) 
     assert "two-views" in codes(found)
 
 
+def test_a_rank_with_another_version_of_a_library_is_refused(relayed: Ranks) -> None:
+    """What one of them has alone is not compared."""
+    here = {"torch": "2.13.0", "peft": "0.21"}
+    there = {"torch": "2.13.0", "ray": "2.60"}
+    meetings = [relayed.meeting(0, versions=here), relayed.meeting(1, versions=there)]
+    meetings.append(relayed.meeting(2, versions={"torch": "2.12.0"}))
+    found = on_all(meetings, sums)
+    assert all(isinstance(error, SealiftError) for error in found)
+    assert "mixed-versions" in codes(found)
+    assert found[2].code == "mixed-versions"
+    assert "torch 2.13.0 there and 2.12.0 here" in found[2].why
+
+
 def test_a_view_is_of_this_start_and_of_who_has_which_rank() -> None:
     charter = Charter(agreement=AGREEMENT, job="digits", shape=SHAPE, names=NAMES)
     keys = [SigningKey.generate().public_key for _ in NAMES]

@@ -10,10 +10,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.algorithms.join import Join
 
 from sealift.errors import SealiftError
-from sealift.integrations.torchgroup import sealed_all_reduce
 from tests.sim.torchranks import on_ranks
 
 pytestmark = pytest.mark.distributed
@@ -111,7 +111,7 @@ def test_ranks_with_fewer_batches_join() -> None:
 def spoil(rank: int) -> list[Any]:
     found = []
     for value in (float("nan"), float("inf")):
-        for hook in (None, sealed_all_reduce):
+        for hook in (None, allreduce_hook):
             model = parallel()
             if hook is not None:
                 model.register_comm_hook(None, hook)
@@ -160,7 +160,7 @@ def die(rank: int) -> str:
 
 def abort(rank: int) -> str:
     model = parallel()
-    model.register_comm_hook(None, sealed_all_reduce)
+    model.register_comm_hook(None, allreduce_hook)
     found = error_of(model, 2)
     if rank == 1:
         dist.group.WORLD.abort()

@@ -25,7 +25,8 @@ from torch.distributed.pipelining._utils import (
     _TensorMeta,
 )
 
-from sealift.errors import MalformedError, UsageError
+from sealift.errors import MalformedError, StaleError, UsageError
+from sealift.integrations import objects
 from sealift.integrations.objects import MAX_DEPTH, pack_object, unpack_object
 
 
@@ -132,9 +133,24 @@ def test_a_failed_checkpoint_is_told_without_names_of_files() -> None:
         failed = CheckpointException("write", {1: _wrap_exception(error)})
     raw = pack_object([failed, ValueError("could not convert 'Anna' to float")])
     assert not any(each in raw for each in (b"ada", b"test_objects", b"Anna"))
+    objects._OWN_ERRORS.clear()  # as it is on another rank
     again, _ = unpack_object(raw)
     assert isinstance(again, CheckpointException)
     assert "FileNotFoundError: No such file" in str(again.failures[1][0])
+
+
+def test_a_failed_checkpoint_is_told_by_its_code_and_in_full_where_it_failed() -> None:
+    """It crosses twice: to the coordinator, and from there to every rank."""
+    there = StaleError("/home/ada/saved is older", code="saved-rolled-back")
+    sent = pack_object(_wrap_exception(there))
+    own, *_ = unpack_object(sent)
+    objects._OWN_ERRORS.clear()  # as it is on another rank
+    other, *_ = unpack_object(sent)
+    again = unpack_object(pack_object(CheckpointException("read", {1: (own, None)})))
+    assert "/home/ada/saved is older" in str(own)
+    for each in (str(other), str(again)):
+        assert "[saved-rolled-back]" in each
+        assert "/home/ada" not in each
 
 
 @pytest.mark.parametrize("prefix", ["/etc/x", "a/b", "..", "a\\b", "a\0", 7])

@@ -6,12 +6,13 @@ Ranks are threads here: what `init_process_group` calls, with a store that every
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from threading import get_ident
+from threading import Lock, get_ident
 from types import SimpleNamespace
 from typing import Any
 
@@ -210,6 +211,38 @@ def test_a_rank_that_works_for_something_else(
     first, second = hosts(monkeypatch, host, (change(host[0], tmp_path), host[1]))
     found = together(lambda: first(store, 0, 2, 5.0), lambda: second(store, 1, 2, 5.0))
     assert all(isinstance(error, SealiftError) for error in found)
+
+
+def test_ranks_with_other_versions_are_told_which(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, there = Store(), replace_version(monkeypatch, "2.0")
+    found = together(*[lambda r=rank: there(store, r, 2, 5.0) for rank in range(2)])
+    assert {(type(error), error.code) for error in found} == {
+        (PolicyError, "mixed-versions")
+    }
+    assert all("peft" in error.why and "2.0" in error.why for error in found)
+
+
+def replace_version(
+    monkeypatch: pytest.MonkeyPatch, version: str
+) -> Callable[..., Any]:
+    """``total``, whose second rank has another version of a framework loaded."""
+    ranks, one_at_a_time = dict[int, int](), Lock()
+    read = process_group._versions
+
+    def versions() -> dict[str, str]:
+        module = SimpleNamespace(__version__=version if ranks[get_ident()] else "1.0")
+        with one_at_a_time, pytest.MonkeyPatch.context() as loaded:
+            loaded.setitem(sys.modules, "peft", module)  # type: ignore[arg-type]
+            return read()
+
+    def rank(store: Store, number: int, *args: Any) -> Any:
+        ranks[get_ident()] = number
+        return total(store, number, *args)
+
+    monkeypatch.setattr(process_group, "_versions", versions)
+    return rank
 
 
 def test_ranks_that_count_differently(host: Host) -> None:

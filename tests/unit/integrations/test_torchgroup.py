@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import distributed_c10d
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from sealift.errors import SealiftError
-from sealift.integrations.torchgroup import MAX_TOLD_BYTES, sealed_all_reduce
+from sealift.integrations.torchgroup import MAX_TOLD_BYTES
 from tests.sim.torchranks import on_ranks
 
 pytestmark = pytest.mark.distributed
@@ -49,7 +50,7 @@ def train_ddp(rank: int, hook: Any = None) -> list[bytes]:
 
 
 def train_hooked(rank: int) -> list[bytes]:
-    return train_ddp(rank, sealed_all_reduce)
+    return train_ddp(rank, allreduce_hook)
 
 
 def train_here(scale: Scale) -> list[bytes]:
