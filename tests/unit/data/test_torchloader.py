@@ -182,7 +182,7 @@ def test_a_state_of_other_shards_is_refused(shards: Shards) -> None:
     with shards.open() as dataset, loader(dataset) as batches:
         state = batches.state_dict()
     fewer = SealedDataset(shards.places[:2], shards.keys)
-    with fewer, pytest.raises(UsageError, match="saved over other sealed files"):
+    with fewer, pytest.raises(UsageError, match="its shards was"):
         loader(fewer).load_state_dict(state)
 
 

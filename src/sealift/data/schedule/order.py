@@ -306,12 +306,9 @@ class LoaderState:
         for name in counted if self.position else ("shards",):
             saved, here = getattr(self, name), getattr(current, name)
             if saved != here:
-                why = f"its {name} was {saved}, and this loader's is {here}"
                 raise UsageError(
-                    "the state belongs to another loader",
-                    why="it was saved over other sealed files"
-                    if name == "shards"
-                    else why,
+                    "the state belongs to another loader, or to other sealed files",
+                    why=f"its {name} was {saved}, and this loader's is {here}",
                     code="loader-state",
                 )
 
