@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
 from types import FunctionType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -129,7 +129,7 @@ class SealedWork(dist._Work):  # type: ignore[misc]  # noqa: SLF001 - torch has 
 
 
 End = Callable[[BaseException | None], None]
-Tensors = Tensor | Sequence[Tensor]  # torch gives one, or a list
+Tensors: TypeAlias = "Tensor | Sequence[Tensor]"  # torch gives one, or a list
 
 
 class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
