@@ -13,8 +13,9 @@ import pytest
 from sealift.attest.level import Level
 from sealift.cli.console import say
 from sealift.data.schema.document import schema_from_plain, schema_to_plain
-from sealift.errors import MalformedError, fold
+from sealift.errors import MalformedError, fold, quote_foreign
 from sealift.ids import Digest
+from sealift.meet.folder import DECLARED_SCHEMA
 from sealift.meet.messages import Check
 from sealift.meet.question import (
     ask_categories,
@@ -187,6 +188,29 @@ def test_what_others_wrote_cannot_draw_on_the_screen(terms: Terms) -> None:
     assert "sealift: " not in shown
     folded = [each for line in shown.splitlines() for each in fold(f"sealift: {line}")]
     assert max(map(len, folded)) <= 80
+
+
+def test_no_column_hides_among_others(terms: Terms) -> None:
+    """Rule O2: what a field takes of the owner's file is on the screen, or in a file it names."""
+    few = [f"gene {at}" for at in range(23)]
+    few[11:11] = ["date of birth"]
+    for columns in (few, [*few, *few[:11], "income", *few[12:]]):
+        names = [f"{at} {name}" for at, name in enumerate(columns)]
+        field = {
+            "name": "genes",
+            "dtype": "float32",
+            "shape": [len(names)],
+            "columns": names,
+        }
+        label = {"name": "y", "dtype": "int64", "classes": 2}
+        schema = schema_from_plain({"fields": [field, label]})
+        declared = replace(terms.declaration, schema=schema_to_plain(schema))
+        shown = "\n".join(
+            tell_comparison(declared, schema, {"a.csv": 3}, 1, numbers=[])
+        )
+        unseen = [name for name in names if quote_foreign(name) not in shown]
+        assert bool(unseen) == (DECLARED_SCHEMA in shown) == (len(names) > 24)
+        assert f"{quote_foreign(names[-1])}" in shown
 
 
 def test_categories_leave_by_a_yes_for_each_column_alone(

@@ -31,9 +31,10 @@ from sealift.release.files import (
 Written = Mapping[str, Collection[Digest]]
 # Where the agreed recipe lies, so that a host's own program keeps its folder beside a graph.
 BUNDLES: Final[Mapping[RecipeKind, str]] = {"code": "recipe", "graph": "graph"}
-_MAX_READ: Final = 1 << 16
+DECLARED_SCHEMA: Final = "host.schema.toml"
+_MAX_READ: Final = 1 << 20
 _WRITTEN: Final = (
-    "agreement.json", "audit.db", "graph", "heads.json", "job.toml", "meeting.json", "receipt.json",
+    "agreement.json", "audit.db", "graph", "heads.json", DECLARED_SCHEMA, "job.toml", "meeting.json", "receipt.json",
     "receipts", "recipe", "report.html", "sealed", "state", "vault.db",
 )  # fmt: skip
 

@@ -14,7 +14,11 @@ from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
 from sealift.data.ownersvault import OwnersVault
 from sealift.data.schema.card import CARD_SUFFIX, read_card
-from sealift.data.schema.document import schema_from_plain, schema_to_plain
+from sealift.data.schema.document import (
+    schema_from_plain,
+    schema_to_plain,
+    schema_to_toml,
+)
 from sealift.data.schema.schema import Schema
 from sealift.data.sealing import DEFAULT_CELL_ROWS, seal_table
 from sealift.data.sources.csvfiles.reader import unlisted_texts
@@ -35,7 +39,7 @@ from sealift.graph.document import read_graph
 from sealift.ids import Digest
 from sealift.meet.connection import AWAY_S, Conversation
 from sealift.meet.fetching import AssetFetcher
-from sealift.meet.folder import PartyFolder, file_exists
+from sealift.meet.folder import DECLARED_SCHEMA, PartyFolder, file_exists
 from sealift.meet.guest import Guest
 from sealift.meet.invitation import HOST, Invitation
 from sealift.meet.messages import (
@@ -369,7 +373,7 @@ class OwnerMeeting:
             self._take_declaration(declared)
         if self.kept.card is not None:  # it was asked, before a restart, or a fetch
             return self._fetch(declared) or Bring(self.kept.card)
-        self._write_recipe(declared, files)
+        self._write_recipe(declared, schema, files)
         if declared.code.kind == "code":
             require_packages(files, declared.code.entry)
             require_versions(files)
@@ -472,15 +476,22 @@ class OwnerMeeting:
             consent=None,
         )
 
-    def _write_recipe(self, declared: Declaration, files: dict[str, bytes]) -> None:
-        """Recipe and job, to be read; nothing that this command did not write is replaced."""
-        job = declared.job.encode()
+    def _write_recipe(
+        self, declared: Declaration, schema: Schema, files: dict[str, bytes]
+    ) -> None:
+        """Recipe, job and schema, to be read; what this command did not write is not replaced."""
+        beside = {
+            "job.toml": declared.job.encode(),
+            DECLARED_SCHEMA: schema_to_toml(schema).encode(),
+        }
         before = self.kept.written
-        self._keep(written=self.place.require_own({"job.toml": job}, files, before))
+        self._keep(written=self.place.require_own(beside, files, before))
         self.place.write_recipe(files, before)
-        write_whole(self.place["job.toml"], job)
+        for name, content in beside.items():
+            write_whole(self.place[name], content)
         self._talk.say(
-            f"the host's recipe is now in {self.place.recipe.name}/, and its job in job.toml"
+            f"the host's recipe is now in {self.place.recipe.name}/, its job in job.toml, and "
+            f"all columns that it asks for in {DECLARED_SCHEMA}"
         )
 
     def _ask_to_compare(

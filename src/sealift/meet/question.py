@@ -24,11 +24,12 @@ from sealift.data.schema.document import field_to_plain
 from sealift.data.schema.schema import Schema
 from sealift.errors import UsageError, quote_foreign
 from sealift.ids import Digest
+from sealift.meet.folder import DECLARED_SCHEMA
 from sealift.meet.invitation import HOST
 from sealift.meet.messages import MAX_PROPOSED
 from sealift.meet.terms import Declaration, Terms, proposed_agreement
 from sealift.release.agreement import Agreement, PrivacyBudget
-from sealift.release.agreement.explain import explain, explain_lines
+from sealift.release.agreement.explain import SHOWN_NAMES, explain, explain_lines
 from sealift.release.agreement.phrases import count
 from sealift.release.agreement.resources import ReleaseRule
 
@@ -195,14 +196,23 @@ def _tell_field(rules: dict[str, Any]) -> Iterator[str]:
     numbers, texts = [f"dtype {dtype}"], []
     for key, rule in rules.items():
         each = rule if isinstance(rule, list) else [rule]
-        if key == "columns":  # thousands of them, and each owner has names of its own
-            each = [f"{rule[0]} to {rule[-1]}, {count(len(rule), 'name')}"]
-        if all(isinstance(item, str) for item in each):
+        if key == "columns":
+            texts.append(_tell_columns(rule))
+        elif all(isinstance(item, str) for item in each):
             texts += [f"{key}: {quote_foreign(item)}" for item in each]
         else:
             numbers.append(f"{key} {rule}")
     yield f"  {name}: {', '.join(numbers)}"
     yield from (f"      {text}" for text in texts)
+
+
+def _tell_columns(names: Sequence[str]) -> str:
+    """Which columns of an owner's file a field is made of: no name may hide among others."""
+    if len(names) <= SHOWN_NAMES:
+        return f"columns: {', '.join(map(quote_foreign, names))}"
+    first, last = quote_foreign(names[0]), quote_foreign(names[-1])
+    every = f"all of them are in {DECLARED_SCHEMA}"
+    return f"columns: {count(len(names), 'name')}, {first} to {last}; {every}"
 
 
 def ask_categories(

@@ -103,7 +103,10 @@ def plain_names(told: Mapping[str, float]) -> Mapping[str, float]:
 
 
 class Losses:
-    """The losses of one training, window by window.
+    """The losses of one training, window by window; none where rows were left out of it.
+
+    Which rows ``drop_last`` leaves out follows from the size of a batch and from the seed,
+    which a job chooses: from two such sums the loss of one row is a difference (rule N5).
 
     Args:
         cargo: Rows of the group; none where other slices alone have any left.
@@ -121,15 +124,16 @@ class Losses:
     ) -> None:
         rows = sum(each.stop.rows for each in cargo)
         self.rows = settings.trained_rows(rows)
+        self._whole = self.rows == rows
         self._cargo = cargo
         self._lengths = window_rows(rows, settings, windows)
         self._watch = watch
 
     def watch(self, place: int, values: Mapping[str, float]) -> None:
         """Tell the loss of one window."""
-        self._watch(
-            self._cargo[0], self._mean([values[LOSS]], self._lengths[place : place + 1])
-        )
+        if self._whole:
+            length = self._lengths[place : place + 1]
+            self._watch(self._cargo[0], self._mean([values[LOSS]], length))
 
     def found(self, told: Sequence[Mapping[str, float]]) -> dict[str, Measured]:
         """The loss of the whole training, by resource; it belongs to all of them.
@@ -138,7 +142,7 @@ class Losses:
         """
         if not self._cargo:
             return {}
-        if not told:
+        if not told or not self._whole:
             return {e.resource.name: Measured(self.rows) for e in self._cargo}
         found = self._mean([each[LOSS] for each in told], self._lengths)
         return {each.resource.name: found for each in self._cargo}

@@ -62,6 +62,9 @@ from sealift.travel.accelerator.setup import LoadedCargo
 from sealift.travel.settings import TrainingSettings
 
 JOINT = ""
+# Of a window of a job at least: which rows are in it follows from a seed, and of so many
+# nobody finds two seeds whose windows differ by one row (128 rows: 2**124 windows).
+WINDOW_ROWS: Final = 64
 _JOINT_MODEL = 0  # the first of a training's models
 
 
@@ -260,7 +263,7 @@ class Trainer:
             number=number or 0,
             moves=moves,
             values=rule.values_per_visit,
-            value_rows=rule.metric_rows,
+            value_rows=max(rule.metric_rows, WINDOW_ROWS),
             watch=watch,
             products=products,
             private=private,
