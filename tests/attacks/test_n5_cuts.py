@@ -82,10 +82,10 @@ def served(world: VisitWorld, first: int, rows: int) -> HeldResource:
     operator = world.consortium.identities["cleo"]
     terms = LeaseTerms(
         orchestrator=operator.public_key,
-        job=lease.job,
         agreement=lease.agreement,
         accelerator=lease.accelerator,
         longest_s=60.0,
+        run=lease.run,
     )
     signed = sign_document(lease, operator)
     return check_lease(signed, world.held, holder="ada", terms=terms)

@@ -206,7 +206,7 @@ def holding(world: World, link: Any) -> HolderJob:
         heads=HeadStore(world.folder / "heads.json"),
         served=ServedVisits(world.folder / SERVED_NAME),
         receipts=Receipts(world.folder),
-        job=LEASE.job,
+        run=LEASE.run,
         clock=lambda: 0.0,
         statements=StatementsInForce(
             world.verified, world.statements, clock=lambda: world.now_s

@@ -189,7 +189,9 @@ class VisitWorld:
     def terms(self) -> LeaseTerms:
         """What a lease must say here."""
         instance = self.endpoint.instance.public_key
-        return LeaseTerms.under(self.consortium.agreement, JOB, instance)
+        return LeaseTerms.under(
+            self.consortium.agreement, instance, replace(RUN, job=JOB)
+        )
 
     def offer(
         self,

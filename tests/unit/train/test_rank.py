@@ -51,6 +51,7 @@ from sealift.travel.settings import (
     SlicesSettings,
     TrainingSettings,
     TravelSettings,
+    run_terms,
 )
 from sealift.travel.visit.messages import Alive, StartJob, parse_message
 from tests.sim.owners import NOW_S
@@ -72,11 +73,36 @@ def grouped() -> Agreement:
 
 def told(settings: JobSettings, shapes: JobShapes | None = None) -> JobSettings:
     start = StartJob("digits", encode(settings))
-    return agreed_settings(start, grouped(), shapes or JobShapes())
+    own = run_terms("digits", "ddp", settings)
+    return agreed_settings(start, grouped(), shapes or JobShapes(), own)
 
 
 def test_what_is_agreed_is_done() -> None:
     assert told(AGREED) == AGREED
+
+
+@pytest.mark.parametrize(
+    ("job", "changes"),
+    [
+        ("digits-2", {}),
+        ("digits", {"seed": 9}),
+        ("digits", {"epochs": 2}),
+        ("digits", {"keep_state": True}),
+    ],
+)
+def test_a_rank_begins_no_run_but_the_one_that_its_owner_allowed(
+    job: str, changes: dict[str, Any]
+) -> None:
+    """Whatever the agreement's ranges hold: its job file is of one run (rule O1)."""
+    agreement = grouped()
+    rule = replace(agreement.training_rule, keep_state=True)
+    own = run_terms("digits", "ddp", AGREED)
+    other = replace(AGREED, training=replace(AGREED.training, **changes))
+    rule.require(run_terms(job, "ddp", other))  # in their ranges
+    start = StartJob(job, encode(other))
+    with pytest.raises(PolicyError) as refused:
+        agreed_settings(start, replace(agreement, training=rule), JobShapes(), own)
+    assert refused.value.code == "run-changed"
 
 
 @pytest.mark.parametrize(

@@ -34,10 +34,10 @@ LEASE = Lease(
 )
 TERMS = LeaseTerms(
     orchestrator=OPERATOR.public_key,
-    job="job",
     agreement=LEASE.agreement,
     accelerator=INSTANCE.public_key,
     longest_s=60.0,
+    run=RUN,
 )
 
 

@@ -22,7 +22,7 @@ from sealift.travel.holder.visit import SERVED_NAME, ServedVisits
 from sealift.travel.visit.messages import StartJob
 from tests.sim.owners import now
 from tests.sim.paperwork import signed_receipt
-from tests.worlds.consortium import Consortium, make_consortium
+from tests.worlds.consortium import RUN, Consortium, make_consortium
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def holder_job(consortium: Consortium, folder: Path, owner: str = "ada") -> Hold
         heads=HeadStore(folder / "heads.json"),
         served=ServedVisits(folder / SERVED_NAME),
         receipts=Receipts(folder),
-        job="digits",
+        run=RUN,
         clock=lambda: 0.0,
         statements=StatementsInForce(verified, folder, clock=now),
     )

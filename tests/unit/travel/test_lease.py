@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -14,6 +16,7 @@ from sealift.errors import AuthenticationError, MalformedError, PolicyError
 from sealift.ids import Digest
 from sealift.travel.holder.visit import check_lease
 from sealift.travel.visit.lease import SignedLease, verify_lease
+from tests.sim.doors import World, holding, leased
 from tests.sim.visit_world import VisitWorld
 from tests.unit.travel.leases import LEASE, OPERATOR, TERMS
 from tests.worlds.consortium import RUN
@@ -58,19 +61,28 @@ def test_a_lease_for_others(change: dict[str, Any], code: str) -> None:
     assert refusal.value.code == code
 
 
-def test_a_lease_is_for_the_run_that_its_accelerator_works_on() -> None:
-    """A holder takes any run that the agreement allows; it is compared there."""
-    other = sign_document(replace(LEASE, run=replace(RUN, seed=7)), OPERATOR)
-    own = replace(TERMS, run=RUN)
-    assert verify_lease(sign_document(LEASE, OPERATOR), own) == LEASE
-    assert verify_lease(other, TERMS).run.seed == 7
-    for lease, terms in (
-        (other, own),
-        (sign_document(replace(LEASE, run=replace(RUN, job="x")), OPERATOR), TERMS),
-    ):
+def test_a_lease_is_for_the_run_that_its_reader_was_started_for() -> None:
+    assert verify_lease(sign_document(LEASE, OPERATOR), TERMS) == LEASE
+    for changes in ({"seed": 7}, {"job": "x"}, {"epochs": 2}):
+        other = replace(LEASE, run=replace(RUN, **changes))
         with pytest.raises(PolicyError) as refusal:
-            verify_lease(lease, terms)
+            verify_lease(sign_document(other, OPERATOR), TERMS)
         assert refusal.value.code == "foreign-lease"
+
+
+def test_a_holder_serves_no_run_but_the_one_that_its_owner_allowed(
+    tmp_path: Path,
+) -> None:
+    """Whatever the agreement's ranges hold: its job file is of one run (rule O1)."""
+    world = World(tmp_path)
+    lease = leased(world)
+    for run, served in ((RUN, True), (replace(RUN, seed=7), False)):
+        holder = holding(world, relay := MagicMock())
+        holder._run = run
+        relay.open.side_effect = EOFError  # it would fetch the accelerator now
+        with pytest.raises(EOFError if served else PolicyError) as refusal:
+            holder._provision(lease)
+        assert served or getattr(refusal.value, "code", "") == "foreign-lease"
 
 
 def test_every_field_is_signed() -> None:

@@ -379,7 +379,7 @@ def _make_holder(
         heads=HeadStore(heads),
         served=ServedVisits(heads.with_name(SERVED_NAME)),
         receipts=receipts,
-        job=setup.job.name,
+        run=setup.run,
         clock=time.monotonic,
         receipt_wait_s=setup.job.run.lease_s + setup.job.run.work_s,
         dialler=dialler(args),

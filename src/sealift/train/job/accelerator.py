@@ -390,7 +390,6 @@ class Accelerator:
             released=job.keys.released,
             terms=LeaseTerms.under(
                 self._agreement.agreement,
-                job.name,
                 self._endpoint.instance.public_key,
                 run_terms(job.name, self._plan, settings),
             ),

@@ -21,11 +21,13 @@ from sealift.errors import UsageError
 from sealift.events import Sink
 from sealift.ids import Role
 from sealift.release.agreement.signed import VerifiedAgreement, load_verified
+from sealift.release.agreement.training import RunTerms
 from sealift.release.equip import equip_from_files
 from sealift.release.files import read_given_passphrase
 from sealift.session.endpoint import Endpoint
 from sealift.train.job.settings import JobTable, check_job, parse_address, read_job
 from sealift.train.plans import PLANS, Plan, PlanName, PlanRole, plans_with
+from sealift.travel.settings import run_terms
 
 PREFIX: Final = "SEALIFT_"
 
@@ -54,6 +56,11 @@ class RoleSetup:
     identity: Identity
     sink: Sink
     address: tuple[str, int]
+
+    @property
+    def run(self) -> RunTerms:
+        """What the job file sets of what the parties agreed on."""
+        return run_terms(self.job.name, self.job.plan, self.job.settings)
 
     def endpoint(self, role: Role) -> Endpoint:
         """An end of sessions that the identity stands for."""

@@ -40,6 +40,7 @@ from sealift.events import Sink, emit
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.code import load_assets, load_bundle
 from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.agreement.training import RunTerms
 from sealift.release.client import BrokerRefusedError
 from sealift.release.files import make_folder
 from sealift.release.receipt import prove_instance
@@ -128,6 +129,7 @@ class Rank:
         clock: Seconds that also count while the machine sleeps.
         must_resume: Whether the job must not begin from the beginning.
         shapes: What jobs look like that this process began.
+        run: What this rank's own job file sets.
         sink: Where events go.
     """
 
@@ -142,6 +144,7 @@ class Rank:
         clock: Clock,
         must_resume: bool,
         shapes: JobShapes,
+        run: RunTerms,
         sink: Sink,
     ) -> None:
         self._relay = relay
@@ -151,7 +154,7 @@ class Rank:
         self._places = places
         self._clock = clock
         self._must_resume = must_resume
-        self._shapes = shapes
+        self._shapes, self._run = shapes, run
         self._sink = sink
         self._names = accelerator_names(agreement.agreement.ranks)
         self._number = self._names.index(endpoint.name)
@@ -208,7 +211,7 @@ class Rank:
             heartbeat.start()
             try:
                 settings = agreed_settings(
-                    start, self._agreement.agreement, self._shapes
+                    start, self._agreement.agreement, self._shapes, self._run
                 )
                 job = self._open(stack, control, heartbeat, start.job, settings)
                 job.work()
@@ -465,17 +468,30 @@ class Rank:
 
 
 def agreed_settings(
-    start: StartJob, agreement: Agreement, shapes: JobShapes
+    start: StartJob, agreement: Agreement, shapes: JobShapes, own: RunTerms
 ) -> JobSettings:
     """What the orchestrator asks for, which it is not trusted with (rules H8, N5).
 
+    Args:
+        start: Its word.
+        agreement: Says what any job may set.
+        shapes: Of the jobs that this process began.
+        own: What the job file sets that this rank was started with: its owner allowed
+            that run, and no other one that the agreement's ranges hold.
+
     Raises:
         MalformedError: if it makes no sense.
-        PolicyError: if it is not agreed; ``other-shape``.
+        PolicyError: if it is not agreed; ``other-shape``; ``run-changed``.
         UsageError: if there is nothing to make of it.
     """
     settings = told_settings(start.settings)
     PLANS["ddp"].check_terms(settings, agreement)
+    if run_terms(start.job, "ddp", settings) != own:
+        raise PolicyError(
+            "the host's machine starts another run than the job file here says",
+            why=f"the file is of the job {own.job}",
+            code="run-changed",
+        )
     choice = BufferChoice(settings.travel.asked_bytes, "the job sets this size")
     shapes.hold(start.job, settings.shape, choice)
     return settings
@@ -594,6 +610,7 @@ class RankProcess:
                 clock=self.clock,
                 must_resume=self.must_resume,
                 shapes=self.shapes,
+                run=setup.run,
                 sink=setup.sink,
             ).serve(joined)
 

@@ -20,6 +20,7 @@ from sealift.errors import PeerError, PolicyError, SealiftError, require_value
 from sealift.events import Sink, discard, emit
 from sealift.ids import check_name
 from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.agreement.training import RunTerms
 from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.client import request_consistency
 from sealift.release.decision import decide
@@ -139,7 +140,7 @@ class HolderJob:
         heads: What this party remembers of every log.
         served: What was served, counted on the disk.
         receipts: Gets the receipts, and counts.
-        job: Name of the job that leases must name.
+        run: What this party's own job file sets; leases must be of that run.
         mode: How records cross, by this party's own copy of the job; no lease may say
             otherwise.
         receipt_wait_s: How long to wait for the receipt after the cargo.
@@ -160,7 +161,7 @@ class HolderJob:
         heads: HeadStore,
         served: ServedVisits,
         receipts: Receipts,
-        job: str,
+        run: RunTerms,
         clock: Clock,
         receipt_wait_s: float = DEFAULT_RECEIPT_WAIT_S,
         dialler: PathDialler | None = None,
@@ -176,7 +177,7 @@ class HolderJob:
         self._heads = heads
         self._served = served
         self._receipts = receipts
-        self._job = job
+        self._run = run
         self._receipt_wait_s = receipt_wait_s
         self._clock = clock
         self._dialler = dialler
@@ -252,7 +253,7 @@ class HolderJob:
 
     def _provision(self, signed: SignedLease) -> SignedReceipt:
         agreement, instance = self._agreement.agreement, signed.body.accelerator
-        terms = LeaseTerms.under(agreement, self._job, instance)
+        terms = LeaseTerms.under(agreement, instance, self._run)
         me = self._endpoint.name
         held = check_lease(signed, self._held, holder=me, terms=terms)
         (name,) = accelerator_names()

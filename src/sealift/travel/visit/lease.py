@@ -108,28 +108,22 @@ class LeaseTerms:
 
     Attributes:
         longest_s: Most seconds that the agreement lets a lease last.
-        run: Of the accelerator, which knows what it works on; None for a holder.
+        run: What the reader's own job file sets.
     """
 
     orchestrator: PublicKey
-    job: str
     agreement: Digest
     accelerator: PublicKey
     longest_s: float
-    run: RunTerms | None = None
+    run: RunTerms
 
     @classmethod
     def under(
-        cls,
-        agreement: Agreement,
-        job: str,
-        accelerator: PublicKey,
-        run: RunTerms | None = None,
+        cls, agreement: Agreement, accelerator: PublicKey, run: RunTerms
     ) -> LeaseTerms:
         """What an agreement asks of a job's leases, with this instance."""
         return cls(
             orchestrator=agreement.party(agreement.operator).sign,
-            job=job,
             agreement=agreement.digest,
             accelerator=accelerator,
             longest_s=agreement.travel_rule.lease_s,
@@ -146,12 +140,14 @@ def verify_lease(signed: SignedLease, terms: LeaseTerms) -> Lease:
             than agreed.
     """
     lease = signed.verify(terms.orchestrator)
-    for name in ("job", "agreement", "accelerator"):
+    for name in ("agreement", "accelerator"):
         if getattr(lease, name) != getattr(terms, name):
             raise PolicyError(
                 f"the lease belongs to another {name}", code="foreign-lease"
             )
-    if lease.run.job != terms.job or terms.run not in (None, lease.run):
+    if lease.job != terms.run.job:
+        raise PolicyError("the lease belongs to another job", code="foreign-lease")
+    if lease.run != terms.run:
         raise PolicyError("the lease belongs to another run", code="foreign-lease")
     check_seconds(lease.lease_s, terms.longest_s)
     return lease
