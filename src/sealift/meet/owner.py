@@ -234,7 +234,8 @@ class OwnerMeeting:
             if isinstance(error, _REFUSED) and self._last is None:
                 known = error.code in REASONS
                 self._last = Decline(error.code if known else "meeting-terms")
-            if isinstance(error, UnavailableError) and error.code in REASONS:
+            known = isinstance(error, UnavailableError) and error.code in REASONS
+            if known and (self._last is None or error.code == "no-memory"):
                 self._last = Decline(error.code)
             if self._last is not None:
                 self._say_last(self._last)

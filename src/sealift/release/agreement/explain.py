@@ -337,6 +337,10 @@ def _tell_model(subject: _Subject) -> Iterator[Sentence]:
             f"Nobody can open the model before {subject.names(rule.approved_by)} approve it: each of them holds "
             "a share of its key. Numbers are shared without this approval."
         )
+        if agreement.group is not None:
+            text += (
+                " While it is trained, each machine of the group holds it in memory."
+            )
         yield Sentence(_LEAVES, text)
     if rule.baseline_alone:
         where = ", on its owner's machine," if agreement.rows_at_home else ""
@@ -507,7 +511,7 @@ def _values(value: Any) -> str:
         return quote_foreign(str(value))
     if value and not all(isinstance(each, str | TpmRoot) for each in value):
         return count(len(value), "value")
-    return say_list([*map(_values, value)][:SHOWN_NAMES]) or "none named"
+    return say_list([*map(_values, value)]) or "none named"
 
 
 # --- what is computed -------------------------------------------------------------------
