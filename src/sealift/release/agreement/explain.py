@@ -335,12 +335,8 @@ def _tell_model(subject: _Subject) -> Iterator[Sentence]:
     if rule.approved_by:
         text = (
             f"Nobody can open the model before {subject.names(rule.approved_by)} approve it: each of them holds "
-            "a share of its key. Numbers are shared without this approval."
+            "a share of its key. Numbers are shared without this approval. Machines of a group hold it while they train it."
         )
-        if agreement.group is not None:
-            text += (
-                " While it is trained, each machine of the group holds it in memory."
-            )
         yield Sentence(_LEAVES, text)
     if rule.baseline_alone:
         where = ", on its owner's machine," if agreement.rows_at_home else ""
