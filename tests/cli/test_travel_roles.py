@@ -69,8 +69,8 @@ def test_starts_both_and_again_at_the_same_port() -> None:
     assert roles.start_again(ACCELERATOR)
     assert house.children[ACCELERATOR] == first[ACCELERATOR]
     assert said == [
-        "the orchestrator was killed; started again",
-        "the accelerator was killed; started again",
+        "the orchestrator was killed; it was started again",
+        "the accelerator was killed; it was started again",
     ]
 
 

@@ -43,7 +43,7 @@ def test_ranks_of_one_machine_and_one_that_is_killed(
         role.wait_line("train epoch 2 of 12: ")
         (found,) = [p for p in children(role.process.pid) if name_of(p) == victim]
         os.kill(found, signal.SIGKILL)
-        role.wait_line(f"{victim} was killed; started again")
+        role.wait_line(f"{victim} was killed; it was started again")
         assert role.end() == 0, role.errors
         (result,) = role.results
         assert result["weights"] == weights_alone(run.world)

@@ -86,9 +86,9 @@ def test_resume_goes_on(world: World, run: JobRun) -> None:
     resume.wait_line("the job starts")
     orchestrator, accelerator = sorted(children_of(resume))
     kill(accelerator)
-    resume.wait_line("the accelerator was killed; started again")
+    resume.wait_line("the accelerator was killed; it was started again")
     kill(orchestrator)
-    resume.wait_line("the orchestrator was killed; started again")
+    resume.wait_line("the orchestrator was killed; it was started again")
     assert resume.end(120.0) == 0, resume.errors
     assert resume.results[0]["weights"] == train_here(world).weights.to_text()
     for owner in ("north", "east"):

@@ -231,7 +231,7 @@ def _check_modes(
     """What the driver said of the GPUs together, against what each of them signed."""
     gpus = [device for device in devices if device.kind == "gpu"]
     stated = {_MULTI_GPU[gpu.mode] for gpu in gpus}
-    expected = binding.multi_gpu if binding else "none is bound"
+    expected = binding.multi_gpu if binding else "no GPUs are bound"
     return check(
         stated == {expected},
         "GPUs together",

@@ -78,7 +78,7 @@ class Parser(_Arguments, argparse.ArgumentParser):
             action="append",
             choices=list(EXCEPTIONS),
             default=[],
-            help=f"allow this exception, for which a yes is not enough ({reasons}); may be repeated",
+            help=f"allow this exception, which must be named because answering yes is not enough ({reasons}); may be repeated",
         )
 
     def add_status(self) -> None:

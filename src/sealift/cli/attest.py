@@ -402,13 +402,13 @@ def _add_set_arguments(parser: Parser) -> None:
         default=[],
         metavar="PATH",
         help="TPM: a file that every host's IMA list must contain, beside the interpreters, "
-        "IMA policies and agents in this host's list",
+        "IMA policies and agents that this host's list names",
     )
     group.add_flag("--pin", "accept this machine only, not others that are equal to it")
     group.add_flag(
         "--without-revocation",
-        "accept evidence without looking up whether its keys were revoked (TPM: although "
-        "its certificate does not say where to look)",
+        "accept evidence without checking whether its keys were revoked (TPM: even if its "
+        "certificate does not say where to check)",
     )
     parser.add_passphrase()
 

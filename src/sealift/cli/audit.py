@@ -101,7 +101,7 @@ def _verify_kept(args: argparse.Namespace) -> None:
     statement = receipt_statement(totals.require_last(), complete=True)
     if not heads:
         raise IntegrityError(
-            f"no receipt in {args.receipts} is of a run for which {args.log} has a release",
+            f"no receipt in {args.receipts} belongs to a run for which {args.log} shows a key release",
             code="log-elsewhere",
         )
     shown = sorted(heads.values(), key=lambda head: head.body.size)

@@ -183,9 +183,9 @@ NOUNS: Final[dict[str, str]] = {
     "predict": "predict with a model's file here, or with a server that is verified first",
     "privacy": "plan the noise that a privacy budget needs; show what was spent",
     "receipt": "verify the receipt of a run, or of visits",
-    "recipe": "show what a graph recipe computes; write a recipe down as a graph",
+    "recipe": "show what a graph recipe computes; convert a recipe to a graph",
     "resume": "continue a job from its last checkpoint",
-    "share-server": "compute on secret shares, of which one alone tells nothing",
+    "share-server": "compute on secret shares; a single share reveals nothing",
     "serve": "serve a sealed model from an attested accelerator",
     "train": "run a job: orchestrator and accelerator on this machine, or all of it",
     "try": "test a recipe on random rows that fit a schema",
@@ -343,13 +343,17 @@ def require_join_form(words: Sequence[str]) -> None:
     if noun == "join INVITATION" and len(data) > 1:
         if _is_invitation(data[0]) or not _is_invitation(data[1]):
             return
-        why = "the table stands before the invitation"
+        why = "the table is named before the invitation"
     elif (
         noun == "join"
         and len(data) == len(rest)
         and not "".join(data).endswith(".toml")
     ):
-        why = f"{data[0]} is no invitation" if data else "the command names neither"
+        why = (
+            f"{data[0]} is not an invitation"
+            if data
+            else "the command names neither file"
+        )
     else:
         return
     raise UsageError(

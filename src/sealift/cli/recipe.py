@@ -38,15 +38,15 @@ def add_parser(subparsers: Any) -> None:
         run=_show,
         help="show what a graph computes: inputs, state, optimizer, operations",
         description="Checks the graph as an owner's machine does before anything is signed, and "
-        "prints what it takes, what it begins with, and which tensor operations it has. "
-        "Nothing of it is computed.",
+        "prints its inputs, its first state and its tensor operations. It computes none "
+        "of them.",
     )
     parser.add_path("graph", metavar="GRAPH", help="its folder, or its graph.json")
     parser.add_flag("--all", "print every operation, one on a line")
     parser = verbs.add_parser(
         "export",
         run=_export,
-        help="write a recipe down as a graph, as `sealift host` does",
+        help="convert a recipe to a graph, as `sealift host` does",
         description="Runs the recipe of a folder once, in the sandbox, and writes the graph and "
         "its first weights, for an agreement that is made by hand. Seed and batch come from "
         "[training] of the folder's job.toml, and parameters from [parameters].",
@@ -118,7 +118,7 @@ def _facts(graph: GraphRecipeDocument, held: bytes | None) -> Iterator[tuple[str
 
 def _training(graph: GraphRecipeDocument) -> Iterator[tuple[str, str]]:
     if graph.optimizer is None:
-        yield "optimizer", "none: it only sums"
+        yield "optimizer", "none: this graph only computes sums"
         return
     name = "optimizer"
     for group in graph.optimizer.groups:
@@ -142,7 +142,7 @@ def _options(options: Mapping[str, Any]) -> str:
             said.append(f"{name} = the job's {value['parameter']}")
         elif value is not None:
             said.append(f"{name} = {json.dumps(value)}")
-    return ", ".join(said) or "as it is by default"
+    return ", ".join(said) or "default options"
 
 
 def _operations(graph: GraphRecipeDocument) -> Iterator[str]:

@@ -182,7 +182,7 @@ class Certificate:
 def require_whole_bytes(der: bytes, signature: bytes) -> None:
     """The count of unused bits before a signature is covered by nothing, so it is 0."""
     if not der.endswith(b"\0" + signature):
-        raise ValueError("a signature that is no whole number of bytes")
+        raise ValueError("a signature is not a whole number of bytes")
 
 
 def certificates_from_pem(pem: bytes) -> tuple[Certificate, ...]:

@@ -52,7 +52,7 @@ class RevocationList:
             require_whole_bytes(der, self._parsed.signature)
             partial = any(each.critical for each in self._parsed.extensions)
         if partial:  # of some reasons, of others' certificates, or since another list
-            raise MalformedError("a revocation list that is not complete")
+            raise MalformedError("a revocation list is not complete")
 
     def verify_fresh(self, issuer: Certificate, *, at_s: int) -> None:
         """Check who signed it and that ``at_s`` lies in its time.
@@ -341,18 +341,16 @@ def _no_root(
 ) -> EvidenceError:
     what = f"there is no chain from {leaf.subject} to a trusted root"
     if _self_issued(last):
-        why = f"it ends at {last.subject}, which is no trusted root"
+        why = f"it ends at {last.subject}, which is not a trusted root"
         return EvidenceError(what, why=why, code="chain-root")
     why = f"the certificate of {last.issuer}, which issued {last.subject}, is missing"
     fix = "Add that certificate to the evidence, or to the bundle of collateral"
     named = [each for each in others if each.subject == last.issuer]
     if any(last.is_issued_by(each) for each in named):
-        why, fix = "more certificates lie between them than any device's chain has", ""
+        why, fix = "more certificates are between them than any device's chain has", ""
     elif named:
-        why = (
-            f"the signature of {last.subject} is not of the {last.issuer} that is here"
-        )
-        fix = "Collect the evidence again: a certificate was changed, or is of another chain"
+        why = f"the certificate of {last.issuer} that was given did not sign {last.subject}"
+        fix = "Collect the evidence again: a certificate was changed, or belongs to another chain"
     return EvidenceError(what, why=why, fix=fix, code="chain-broken")
 
 

@@ -30,9 +30,9 @@ class Base64:
         try:
             found = cls(base64.b64decode(text, validate=True))
         except ValueError:
-            raise MalformedError("not base64") from None
+            raise MalformedError("the text is not base64") from None
         if found.to_text() != text:
-            raise MalformedError("not the base64 of its bytes")
+            raise MalformedError("the text is not the one base64 form of its bytes")
         return found
 
 

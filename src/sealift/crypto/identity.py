@@ -70,7 +70,7 @@ class _IdentityFile:
     def __post_init__(self) -> None:
         # Before any work: the cost is not authenticated until it has been paid.
         if self.scrypt_log2_n not in _LOG2_N_LIMITS:
-            raise MalformedError("scrypt cost out of range", field="scrypt_log2_n")
+            raise MalformedError("the cost is out of range", field="scrypt_log2_n")
         if len(self.nonce) != NONCE_BYTES:
             raise MalformedError(f"a nonce has {NONCE_BYTES} bytes", field="nonce")
 
@@ -241,7 +241,7 @@ def _unlock(
         seed = aead.open(stored.nonce, stored.sealed, encode(header))
     except AuthenticationError:
         what = code.replace("-", " ")
-        fix = "Try again; without it the file cannot be opened"
+        fix = "Try again; without the right one the file cannot be opened"
         raise RefusedError(what, fix=fix, code=code) from None
     return Identity(stored.card.name, SecretKey(seed))
 

@@ -60,11 +60,11 @@ def verify_inclusion(
         IntegrityError: if the proof does not lead from ``leaf`` to ``head``.
     """
     if not 0 <= index < size:
-        raise IntegrityError("inclusion proof for an entry outside the log")
+        raise IntegrityError("the inclusion proof is for an entry outside the log")
     fn, sn, computed = index, size - 1, leaf
     for step in proof:
         if sn == 0:
-            raise IntegrityError("inclusion proof is too long")
+            raise IntegrityError("the inclusion proof is too long")
         if fn & 1 or fn == sn:
             computed = node_hash(step, computed)
             while not fn & 1 and fn:
@@ -73,8 +73,8 @@ def verify_inclusion(
             computed = node_hash(computed, step)
         fn, sn = fn >> 1, sn >> 1
     if sn:
-        raise IntegrityError("inclusion proof is too short")
-    _require_equal(computed, head, "inclusion proof does not fit the tree head")
+        raise IntegrityError("the inclusion proof is too short")
+    _require_equal(computed, head, "the inclusion proof does not fit the head")
 
 
 def consistency_proof(leaves: Sequence[bytes], first: int) -> tuple[bytes, ...]:
@@ -100,9 +100,9 @@ def verify_consistency(
         raise IntegrityError("the log shrank", why=f"from {first} to {second} entries")
     if first in (0, second):
         if proof:
-            raise IntegrityError("consistency proof is too long")
+            raise IntegrityError("the consistency proof is too long")
         if first == second:
-            _require_equal(first_root, second_root, "two heads of one size differ")
+            _require_equal(first_root, second_root, "two heads of the same size differ")
         return
     _walk_consistency(first, second, first_root, second_root, list(proof))
 
@@ -113,14 +113,14 @@ def _walk_consistency(
     if first & (first - 1) == 0:
         path.insert(0, first_root)
     if not path:
-        raise IntegrityError("consistency proof is too short")
+        raise IntegrityError("the consistency proof is too short")
     fn, sn = first - 1, second - 1
     while fn & 1:
         fn, sn = fn >> 1, sn >> 1
     old = head = path[0]
     for step in path[1:]:
         if sn == 0:
-            raise IntegrityError("consistency proof is too long")
+            raise IntegrityError("the consistency proof is too long")
         if fn & 1 or fn == sn:
             old, head = node_hash(step, old), node_hash(step, head)
             while not fn & 1 and fn:
@@ -129,9 +129,9 @@ def _walk_consistency(
             head = node_hash(head, step)
         fn, sn = fn >> 1, sn >> 1
     if sn:
-        raise IntegrityError("consistency proof is too short")
+        raise IntegrityError("the consistency proof is too short")
     _require_equal(old, first_root, "the log's past was rewritten")
-    _require_equal(head, second_root, "consistency proof does not fit the tree head")
+    _require_equal(head, second_root, "the consistency proof does not fit the head")
 
 
 def _subproof(

@@ -64,7 +64,7 @@ def make_credential(
         UsageError: if the secret is too long.
     """
     if symmetric_bits not in _SYMMETRIC_BITS:
-        raise MalformedError(f"an endorsement key with AES of {symmetric_bits} bits")
+        raise MalformedError(f"an endorsement key uses AES of {symmetric_bits} bits")
     if len(secret) > digest_bytes(name_hash):
         raise UsageError("a credential must not be longer than the key's digest")
     seed, encrypted_seed = _share_seed(endorsement, name_hash)

@@ -50,7 +50,7 @@ def reading(what: str) -> Iterator[None]:
     except SealiftError:
         raise
     except Exception:
-        raise MalformedError(f"not {what}") from None
+        raise MalformedError(f"the bytes are not {what}") from None
 
 
 def library_version() -> str:
@@ -80,7 +80,7 @@ class EcdsaKey:
 
     def __post_init__(self) -> None:
         if self.curve not in _CURVES:
-            raise MalformedError(f"no NIST curve: {self.curve[:20]!r}")
+            raise MalformedError(f"{self.curve[:20]!r} is not a NIST curve")
         self._key()
 
     @property
@@ -148,13 +148,13 @@ class RsaKey:
     def __post_init__(self) -> None:
         if not MIN_BITS <= self.modulus.bit_length() <= MAX_BITS:
             raise MalformedError(
-                f"an RSA modulus of {self.modulus.bit_length()} bits",
+                f"an RSA modulus has {self.modulus.bit_length()} bits",
                 why=f"{MIN_BITS} to {MAX_BITS} are accepted",
             )
         if gcd(self.modulus, _SMALL_PRIMES) != 1:
-            raise MalformedError("an RSA modulus with a small factor")
+            raise MalformedError("an RSA modulus has a small factor")
         if not (3 <= self.exponent <= MAX_EXPONENT and self.exponent % 2):
-            raise MalformedError("an RSA exponent that is even, or of no usual size")
+            raise MalformedError("an RSA exponent is even, or has an unusual size")
         self._key()
 
     def to_spki(self) -> bytes:

@@ -115,7 +115,7 @@ def proposed_graph(
         if error.code != "no-graph" or job.recipe == "graph":
             raise
         tell(
-            f"the recipe stays a program, which runs on every owner's machine: {error.why}"
+            f"the recipe cannot be a graph, so it runs as a program on every owner's machine: {error.why}"
         )
         return None
     counts = graph.counts()

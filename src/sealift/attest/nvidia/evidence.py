@@ -249,7 +249,7 @@ def _read_fields(raw: bytes) -> dict[int, bytes]:
     while cursor.offset < len(raw):
         number = cursor.number(2)
         if number in found:
-            raise cursor.malformed("stand twice")
+            raise cursor.malformed("occur twice")
         found[number] = cursor.take(cursor.number(2))
     return found
 

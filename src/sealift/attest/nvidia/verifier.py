@@ -283,7 +283,7 @@ def _compare_golden(
     return (
         check(
             not twice and not beyond,
-            "manifests beside each other",
+            "several manifests for one device",
             "each manifest names other measurements, and the device has all of them",
             f"named twice: {twice or 'none'}; not in the device: {beyond or 'none'}",
             "nvidia-rim-overlap",

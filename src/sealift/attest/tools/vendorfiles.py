@@ -67,7 +67,7 @@ class OtherKind:
     def to_error(self) -> MalformedError:
         """The refusal, in one line."""
         return MalformedError(
-            f"This is {self.name}; Sealift does not judge that kind",
+            f"the file is {self.name}; Sealift does not verify that kind",
             fix=self.fix,
             code="evidence-other-kind",
         )
@@ -82,7 +82,7 @@ def _tpm(maker: str) -> OtherKind:
 
 _JWT: Final = re.compile(r"\s*eyJ[\w-]{8,}(\.[\w-]*){2,4}\s*", re.ASCII)
 _TOKEN: Final = OtherKind(
-    "a token (JWT), in which another verifier says what it found",
+    "a token (JWT) with the result of another verifier",
     "Give the evidence that was shown to that verifier",
 )
 _CCA: Final = OtherKind("an Arm CCA token")

@@ -114,7 +114,9 @@ def parse_quote(raw: bytes) -> TpmQuote:
     """
     reader = TpmReader(raw, "TPM quote")
     if reader.number(4) != MAGIC:
-        raise reader.malformed("it does not begin as what a TPM generates")
+        raise reader.malformed(
+            "it does not begin with TPM_GENERATED, so no TPM made it"
+        )
     reader.one_of({_QUOTE: "quote"}, "type of attestation")
     signer, extra = reader.sized(), reader.sized()
     clock = _parse_clock(reader)
@@ -147,7 +149,7 @@ def parse_selections(reader: TpmReader) -> tuple[Selection, ...]:
     """
     count = reader.number(4)
     if count > 16:
-        raise reader.malformed(f"{count} banks")
+        raise reader.malformed(f"it has {count} banks; the limit is 16")
     selections = tuple(_parse_selection(reader) for _ in range(count))
     banks = [each.bank for each in selections]
     if len(set(banks)) != len(banks):
@@ -188,7 +190,7 @@ def verify_values(
     quoted = {each.bank: set(each.pcrs) for each in quote.selections if each.pcrs}
     if quoted != {bank: set(each) for bank, each in values.items()}:
         raise MalformedError(
-            "other registers are given than those that were quoted", field="pcrs"
+            "the given registers are not those that were quoted", field="pcrs"
         )
     ordered = [values[each.bank][n] for each in quote.selections for n in each.pcrs]
     lengths = [digest_bytes(each.bank) for each in quote.selections for _ in each.pcrs]
@@ -206,7 +208,7 @@ def _parse_clock(reader: TpmReader) -> ClockInfo:
     clock, resets, restarts = reader.number(8), reader.number(4), reader.number(4)
     safe = reader.number(1)
     if safe > 1:
-        raise reader.malformed(f"{safe} is neither yes nor no")
+        raise reader.malformed(f"the clock's safe flag is {safe}; it must be 0 or 1")
     return ClockInfo(clock, resets, restarts, bool(safe))
 
 
@@ -214,7 +216,7 @@ def _parse_selection(reader: TpmReader) -> Selection:
     bank = reader.hash_name()
     size = reader.number(1)
     if not 0 < size <= _MAX_SELECT_BYTES:
-        raise reader.malformed(f"a selection of {size} bytes")
+        raise reader.malformed(f"a selection of registers has {size} bytes")
     bits = int.from_bytes(reader.take(size), "little")
     return Selection(bank, tuple(n for n in range(8 * size) if bits >> n & 1))
 
@@ -261,9 +263,7 @@ class TpmBody(Body):
             ("events", len(self.events), MAX_EVENTS),
         ):
             if many > limit:
-                raise MalformedError(
-                    f"there are more than {limit} of them", field=field
-                )
+                raise MalformedError(f"it has more than {limit} entries", field=field)
         if self.ima_from < 0:
             raise MalformedError("the number of entries is negative", field="ima_from")
         self.registers()

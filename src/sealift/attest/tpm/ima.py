@@ -255,7 +255,7 @@ def _must_have(met: frozenset[str], references: ImaReferences) -> AppraisalCheck
     missing = sorted(set(references.must) - met)
     return check(
         bool(references.must) and not missing,
-        "IMA entries that must be there",
+        "IMA entries that must be present",
         ", ".join(references.must) or "at least one: the references name none",
         f"these are missing: {', '.join(missing)}"
         if missing
@@ -302,14 +302,19 @@ def _judge(
     """The failed check of an entry, or None if it is allowed after all."""
     entry = proved.entry(place)
     if entry.path == BOOT_AGGREGATE:
-        why = (
-            "another kernel was started without a reset, and PCR 0 to 9 do not cover it"
-        )
+        why = "another kernel was started without a reset (kexec); PCR 0 to 9 do not cover it"
         return _refused(number, entry, "ima-second-boot", why)
     if place in proved.violations:
-        return _refused(number, entry, "ima-violation", "changed while it was in use")
+        return _refused(
+            number,
+            entry,
+            "ima-violation",
+            "the file was written to while it was in use",
+        )
     if entry.buffer is not None and not _digest_fits(entry, entry.buffer):
-        return _refused(number, entry, "ima-buffer-differs", "differs from its buffer")
+        return _refused(
+            number, entry, "ima-buffer-differs", "the digest is not that of the buffer"
+        )
     if _is_listed(entry, references):
         return None
     if not entry.signature or entry.verity:

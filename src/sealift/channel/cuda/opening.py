@@ -173,7 +173,7 @@ def make_case(suite: Suite, lengths: Sequence[int]) -> Case:
 def _checks(engine: CudaEngine, case: Case) -> Iterator[tuple[str, bool]]:
     yield "bytes that the CPU sealed do not open correctly", _opens(engine, case)
     yield ("bytes sent in pieces do not open correctly", _crosses(engine, case))
-    yield "it seals to other bytes than the CPU", _seals(engine, case)
+    yield "its sealed bytes differ from those of the CPU", _seals(engine, case)
     for what, spoilt in _spoilt(case):
         yield (
             f"it does not notice a flipped bit in the {what}",

@@ -61,7 +61,7 @@ class LocalListener:
             raise UnavailableError(
                 "cannot listen on a local socket",
                 why=error,
-                fix="You need not do anything: the rows go through the relay",
+                fix="You need not do anything: the rows are sent through the relay",
                 code="cannot-listen",
             ) from error
 

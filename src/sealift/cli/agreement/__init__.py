@@ -61,8 +61,8 @@ FILE_HELP = "agreement.toml, or the signed agreement.json"
 SEALED_SUFFIX: Final = ".sealed"
 _MEANS: Final[dict[StatementKind, str]] = {
     "veto": "it never comes into force, and no agreement can follow it",
-    "cancel": "this line of agreements ends when as many board members as its threshold say so",
-    "leave": "none of your keys is ever released again in this line of agreements",
+    "cancel": "this line of agreements ends when as many board members cancel it as its threshold requires",
+    "leave": "none of your keys is released in this line of agreements any more",
 }
 
 
@@ -151,14 +151,16 @@ def _require_right(kind: StatementKind, signed: SignedAgreement, name: str) -> N
     agreement.party(name)
     before = signed.before[-1].agreement if signed.before else None
     if kind == "veto" and not has_veto(agreement, before, name):
-        raise _no_right(name, "it has no right of veto")
+        raise _no_right(name, "it has no veto")
     if kind == "cancel" and name not in agreement.effective_board.members:
         raise _no_right(name, "it is not a member of the board")
 
 
 def _no_right(name: str, why: str) -> PolicyError:
     return PolicyError(
-        f"{name} cannot make this statement on the agreement", why=why, code="no-right"
+        f"{name} cannot make this statement about the agreement",
+        why=why,
+        code="no-right",
     )
 
 

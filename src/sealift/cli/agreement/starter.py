@@ -99,7 +99,7 @@ def _add_rule_arguments(parser: Parser) -> None:
         "--veto",
         nargs="*",
         metavar="PARTY",
-        help="parties with a right of veto; default: each data owner",
+        help="parties with a veto; default: each data owner",
     )
     parser.add_argument(
         "--until", metavar="TIME", help="when it ends (RFC 3339); default: in 90 days"

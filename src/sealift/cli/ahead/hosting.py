@@ -146,7 +146,7 @@ class _Hosting:
             self.args.recipe, folder, job, self._tried, steps=STEPS, tell=say
         )
         if counts is None:
-            return "the recipe stays a program"
+            return "the recipe cannot be a graph: it runs as a program"
         self._operations = sum(counts.values())
         self._declare(measures_of(self._tried), folder)
         return f"a graph of {self._operations:,} tensor operations"
@@ -163,7 +163,7 @@ class _Hosting:
         """What each party is asked, here as the first one reads it."""
         if self._proposed is not None:
             first = self._invited[0].name
-            yield f"Each party reads this of itself; here as {first} is asked:"
+            yield f"Each party reads this about itself. This is what {first} reads:"
             said = explain(
                 self._proposed, first, sealed=False, operations=self._operations
             )

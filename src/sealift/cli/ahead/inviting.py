@@ -131,11 +131,11 @@ def _draft(args: argparse.Namespace, declared: Declaration | None) -> str:
         load_own_table(path)
         there = path.read_bytes()
         if there == draft:
-            return f"{path.name} is an unchanged draft: nothing in it counts"
+            return f"{path.name} is an unchanged draft: it has no effect until you change it"
         if there != draft_own_table(structure, None).encode():
             return f"{path.name} says how your file is written"
         path.unlink()  # drafted before the host's schema was known
     with open_output(path) as output:
         output.write(draft)
     known = "" if schema else "; the host's schema is not known yet"
-    return f"a draft was written to {path.name}; nothing in it counts until you change it{known}"
+    return f"a draft was written to {path.name}; it has no effect until you change it{known}"

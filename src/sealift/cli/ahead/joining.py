@@ -107,12 +107,14 @@ class _Owner:
 
     def _look_at_code(self) -> str:
         if self.role == "holder" and not Path(self.job.bundle).exists():
-            return Unknown("not on this machine, which does not run it")
+            return Unknown("it is not on this machine, which does not run it")
         return looks.look_at_code(self.job, self.agreed.agreement)
 
     def _look_at_evidence(self) -> str:
         if self.role == "holder":
-            return Unknown("not needed: this machine verifies evidence and shows none")
+            return Unknown(
+                "not needed: this machine verifies the evidence of others and shows none itself"
+            )
         if self._setup is None:
             return _NO_KEY
         return looks.look_at_evidence(self._setup, evidence_places(self.args))

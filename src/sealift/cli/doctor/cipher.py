@@ -138,7 +138,7 @@ def look_at_link() -> Iterator[Finding]:
         "sealed link",
         f"predicted share of a plain copy's speed: {predicted}",
         "one core's cipher, compared with its memcpy, limits sealed transfers between "
-        "two processes; what both kinds cost besides brings them closer together",
+        "two processes; other costs, which both have, make the difference smaller",
         figures={
             f"share_at_{mib}_mib": round(middle, 3)
             for mib, (_, middle, _) in shares.items()

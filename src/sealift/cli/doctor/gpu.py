@@ -35,9 +35,9 @@ from sealift.train.worker.devices import other_processes
 RAN: Final = (
     "run on one GPU (an H100, confidential mode off): the kernels that open and seal "
     "records, loaders that open there, training behind each part of the sandbox and behind "
-    "all of it, answers, servers of shares, two and four ranks' sums on that GPU, the search "
-    "for what a scrub left (that driver clears memory by itself, so it proves nothing); not "
-    "run on a GPU: evaluation, several GPUs, confidential mode"
+    "all of it, prediction, share servers, sums of two and four ranks on that GPU, the search "
+    "for bytes left after overwriting (that driver clears memory by itself, so the search "
+    "proves nothing); not run on a GPU: evaluation, several GPUs, confidential mode"
 )
 # By use: what has to work for it, and what that is.
 USES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {

@@ -127,7 +127,7 @@ def to_lines(role: str, verdicts: Sequence[Verdict]) -> list[str]:
         others |= {finding.name: finding for finding in each.lacks}
     others = {name: each for name, each in others.items() if name not in first}
     for title, wrong in (
-        ("to put right first", first),
+        ("fix first", first),
         ('needed only for what is marked "no"', others),
     ):
         lines += ["", title] if wrong else []

@@ -84,14 +84,16 @@ def look_at_clock() -> Iterator[Finding]:
     library = ctypes.CDLL(None, use_errno=True)
     if library.adjtimex(ctypes.byref(now)) < 0:
         why = os.strerror(ctypes.get_errno())
-        yield Finding("clock", f"the kernel does not say whether it is right: {why}")
+        yield Finding(
+            "clock", f"the kernel does not say whether the clock is right: {why}"
+        )
         return
     kept = not now.status & _UNSYNCHRONIZED
     yield Finding(
         "clock",
         f"synchronized, at most {now.maxerror / 1e3:.0f} ms off"
         if kept
-        else "nothing that the kernel knows of keeps it right",
+        else "not synchronized, as far as the kernel knows",
         "invitations, certificates, leases and evidence have dates",
         ""
         if kept
@@ -140,7 +142,7 @@ def _look_at_port(port: int) -> Finding:
                 "Stop what uses it, or name another port with --listen and --address",
                 "limits",
             )
-    meaning = "whether others can reach it, a firewall decides: open this port alone"
+    meaning = "a firewall may keep others from reaching it: open this port only"
     return Finding(name, "free", meaning, state="good")
 
 
@@ -153,7 +155,7 @@ def _look_at_torch() -> Finding:
         )
         return Finding("torch", "not installed", meaning, advice, "missing")
     cuda = _cuda_of_torch()
-    said = f"{version}, built for {f'CUDA {cuda}' if cuda else 'processors alone'}"
+    said = f"{version}, built for {f'CUDA {cuda}' if cuda else 'CPUs only'}"
     parts = re.findall(r"\d+", version)
     if tuple(int(part) for part in parts[:2]) < OLDEST_TORCH:
         oldest = ".".join(str(part) for part in OLDEST_TORCH)

@@ -85,7 +85,7 @@ def add_parser(subparsers: Any) -> None:
         "--compare-if",
         metavar="DIGEST",
         default="",
-        help="compare the table without a question if the declaration has this digest",
+        help="compare the table without a question if the host's declaration has this digest",
     )
     parser.add_argument(
         "--sign-if",
@@ -95,7 +95,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_flag(
         "--only-graph",
-        "refuse a recipe that is a program, and let your keys go for a graph alone",
+        "refuse a recipe that is a program; release your keys only for a graph",
     )
     parser.add_argument(
         "--privacy",
@@ -110,7 +110,8 @@ def add_parser(subparsers: Any) -> None:
         "take part in the host's next runs, too, as far as the signed agreement allows them",
     )
     parser.add_flag(
-        "--decline", "say no without a question; the other parties learn it"
+        "--decline",
+        "say no without a question; the other parties learn that you said no",
     )
     parser.add_allow()
 
@@ -248,7 +249,7 @@ def stay(
         if failed:
             talk.say(
                 f"run {run.number} ended here without a result (see above); this command takes part "
-                f"in it again in {pauses * PAUSE_S:.0f} s, or as soon as the host has started anew"
+                f"in it again in {pauses * PAUSE_S:.0f} s, or as soon as the host has started it again"
             )
         talk.wait_for("the host's next run")
         ended = run.number - 1 if failed else run.number

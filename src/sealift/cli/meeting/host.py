@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
             return 0
     elif place[MODEL_NAME].exists():  # nobody trains for a file that cannot be written
         raise UsageError(
-            f"{MODEL_NAME} lies in this folder, and no run of this meeting made it",
+            f"{MODEL_NAME} is already in this folder, and no run of this meeting made it",
             code="output-exists",
         )
     book = _open_book(args, place, metrics, graph)
@@ -356,14 +356,16 @@ def _demand_names(args: argparse.Namespace) -> list[str]:
     if twice or HOST in names:
         raise UsageError(
             f"{(twice or [HOST])[0]} cannot be invited",
-            why="two parties have that name" if twice else "it is the host's own name",
+            why="two parties have that name"
+            if twice
+            else "this name is reserved for the host",
             fix="Give each party a name of its own",
             code="bad-name",
         )
     if len(names) == 1 or len(names) > MAX_RANKS:
         raise UsageError(
             f"a meeting has 2 to {MAX_RANKS} parties, each with its own accelerator",
-            fix="Up to 62 owners can train by the plan travel, under an agreement made "
+            fix="Up to 62 owners can train with plan travel, under an agreement made "
             "by hand: docs/howto/by-hand.md",
         )
     if args.days < 1:
@@ -528,7 +530,7 @@ def _line(event: Event) -> str:
             line = visible(str(event.fields["line"]))
             return f"{name}: {line}"
         case "guest.unfit":
-            return f"all said yes, but no agreement can be made of their tables: {event.fields['line']}"
+            return f"all parties said yes, but their tables cannot be combined in one agreement: {event.fields['line']}"
     return ""
 
 

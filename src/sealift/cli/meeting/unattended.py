@@ -98,7 +98,7 @@ def attend(args: argparse.Namespace, *, owner: bool) -> Unattended:
         return Unattended(answers=replace(given, **rule))
     if args.passphrase or given not in (OwnerAnswers(), OwnerAnswers(allow=[])):
         raise UsageError(
-            "an option answers what --no-terminal answers, too",
+            "an option and the file of --no-terminal answer the same questions",
             fix=f"Write all answers to {args.no_terminal}",
         )
     found = _read(args.no_terminal, _OWNERS if owner else _HOSTS)
@@ -131,7 +131,7 @@ def _read(file: Path, known: dict[str, type]) -> dict[str, Any]:
     for key, value in found.items():
         if key not in known:
             raise MalformedError(
-                f"{file.name} has a key that answers nothing",
+                f"{file.name} has a key that belongs to no question",
                 field=key,
                 fix=nearest(key, known) or f"It may have: {', '.join(known)}",
                 code="unknown-field",

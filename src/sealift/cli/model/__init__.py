@@ -205,7 +205,8 @@ def _content(
         return content, facts_in(content)
     if args.agreement is None:
         raise UsageError(
-            "the folder of a run needs --agreement", fix="Add --agreement FILE"
+            "the model of a run can be sealed only with the run's agreement",
+            fix="Add --agreement FILE",
         )
     from sealift.cli.model.output import read_receipt
     from sealift.train.output.opening import open_output

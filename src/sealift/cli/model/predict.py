@@ -79,8 +79,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_file("-o", "--output", help="default: standard output")
     parser.add_argument(
         "--keep", metavar="COLUMN", action="append", default=[],
-        help="a column of the table, such as an identifier, that the output begins with, as the "
-        "table has it; may be repeated. A server gets none of it",
+        help="copy this column of the table, such as an identifier, to the beginning of the "
+        "output; may be repeated. It is not sent to a server",
     )  # fmt: skip
     parser.add_flag("--stream", "generate, and print a line for each step")
     parser.add_argument(
@@ -114,9 +114,8 @@ def run(args: argparse.Namespace) -> int:
         return _predict_here(args, Path(args.address))
     if args.agreement is None:
         raise UsageError(
-            "a server needs the agreement that it is judged by, and a model's file must exist",
-            why=f"{args.address} is no file",
-            fix="Add --agreement FILE, or name a model.safetensors",
+            f"there is no model's file {args.address}, and for a server the agreement is missing",
+            fix="Name a model.safetensors, or add --agreement FILE to verify the server",
         )
     from sealift.data.schema.owntable import AS_IT_LOOKS, own_table_of
     from sealift.serve.client import connect
@@ -183,7 +182,7 @@ def _predict_here(args: argparse.Namespace, path: Path) -> int:
     kept = read_kept(args.input, args.keep, options.own)
     there = {each.name for each in inputs.fields}
     if absent := [each.name for each in schema.fields if each.name not in there]:
-        say(f"{args.input.name} has no {', '.join(absent)}: predicting without")
+        say(f"{args.input.name} has no {', '.join(absent)}: predicting without them")
     try:
         found = predict_table(
             facts,
@@ -223,7 +222,7 @@ def _seconds(text: str) -> float:
 
 def _some_seconds(text: str) -> float:
     if not (seconds := _seconds(text)):
-        raise argparse.ArgumentTypeError("0 s is too short")
+        raise argparse.ArgumentTypeError("the time must be above 0 s")
     return seconds
 
 

@@ -28,7 +28,7 @@ def add_tpm_arguments(parser: Parser) -> None:
     group.add_path(
         "--tpm-issuers",
         metavar="PEM",
-        help="certificates between the TPM and its maker",
+        help="certificates between that of the TPM and that of its maker",
     )
     group.add_argument(
         "--event-log",

@@ -329,7 +329,7 @@ class BrokerBeside:
                 return False
             self._restarts += 1
             self._process = self._start()
-        self._say("the broker was killed; started again")
+        self._say("the broker was killed; it was started again")
         return True
 
     def _kill(self) -> None:

@@ -57,7 +57,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_path(
         "--form",
         metavar="TOML",
-        help="a served model's form: send it a request, too",
+        help="a served model's form: also send the recipe a request",
     )
     parser.add_argument(
         "--drop-last", action="store_true", help="like training.drop_last in the job"

@@ -93,7 +93,7 @@ class TravelRoles:
         if not self._left[name] or not self._processes.was_killed(name):
             return False
         self._left[name] -= 1
-        self._say(f"the {name} was killed; started again")
+        self._say(f"the {name} was killed; it was started again")
         if name == ORCHESTRATOR:
             self.start_orchestrator()
         elif self._listening is not None:
