@@ -385,7 +385,7 @@ def test_a_gpu_that_is_not_there_is_refused_beforehand(desk: Desk) -> None:
     on_a_gpu(desk)
     said = desk.train()
     assert (said.code, said.refused) == (UNAVAILABLE, ["no-device"])
-    assert "the job computes on cuda" in said.out
+    assert "the job asks for cuda" in said.out
 
 
 @pytest.fixture

@@ -216,13 +216,13 @@ def test_a_run_with_more_epochs_goes_on_from_the_one_before(parties: Parties) ->
     ask(5)
     second = again(parties)
     assert second.end() == 0, second.text[-3000:]
-    assert "goes on from the state that run 1 left, with epoch 4" in second.text
+    assert "continues from the state that run 1 left, with epoch 4" in second.text
     assert "train epoch 1 of" not in second.text
     ask(6)
     third = again(parties)
     assert third.end() == 0, third.text[-3000:]
-    assert "goes on from the state that run 2 left, with epoch 6" in third.text
-    owners["north"].wait_text("it goes on from the state that run 2 left")
+    assert "continues from the state that run 2 left, with epoch 6" in third.text
+    owners["north"].wait_text("it continues from the state that run 2 left")
     wait_for_receipt(owners["north"], parties.folder / "north" / "run-3")
     verified = parties.type("north", "receipt", "verify", "run-3/receipt.json")
     assert verified.end() == 0, verified.text

@@ -66,7 +66,7 @@ def test_an_owner_brings_a_budget_to_a_meeting(parties: Parties) -> None:
     (parties.folder / "host" / "digits" / "job.toml").write_text(JOB.format(3))
     again = parties.type("host", "host", "digits", "--listen", parties.address)
     assert again.end() == 0, again.text[-3000:]
-    assert "goes on from the state that run 1 left, with epoch 3" in again.text
+    assert "continues from the state that run 1 left, with epoch 3" in again.text
     home = parties.folder / first
     wait_for_receipt(owners[0], home / "run-2")
     agreement = load_verified(home / "agreement.json").agreement

@@ -75,7 +75,7 @@ class MaskedSums:
             if theirs != terms:
                 raise IntegrityError(
                     f"rank {rank} would add up other numbers than this rank",
-                    why="its bound, its places, its bits or its round differ",
+                    why="its bound, its binary places, its bits or its round differ",
                     code="two-views",
                     ranks=(rank,),
                 )
@@ -192,7 +192,7 @@ def encode_numbers(numbers: Array, encoding: SumEncoding, out: Array) -> int:
         beyond = int(np.count_nonzero(within != some))
         if beyond and not np.isfinite(some).all():
             raise JobError(
-                "a number that is to be added up is NaN or infinite", code="not-finite"
+                "a number that would be added up is NaN or infinite", code="not-finite"
             )
         cut += beyond
         if numbers.dtype.kind == "f":

@@ -93,7 +93,10 @@ def show_demo(args: argparse.Namespace, host: HostMaker | None = None) -> int:
             fix="Use --task digits",
         )
     if args.mixed and args.plan == "outsource":
-        raise UsageError("plan outsource cannot use --mixed", code="no-mixed-cargo")
+        raise UsageError(
+            "plan outsource does not support mixed rows (--mixed)",
+            code="no-mixed-cargo",
+        )
     view = open_view(TASKS[args.task], Level.ATTESTED_HOST if host else None)
     outcome = run_demo(args, view, host, clock=time.monotonic)
     # The summary is the result, unless a program reads stdout.

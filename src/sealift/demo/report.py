@@ -503,7 +503,7 @@ def _honesty(outcome: Outcome) -> Markup:
 def _machine(outcome: Outcome) -> Markup:
     """A number without its machine is not a number."""
     travel = outcome.travel
-    mixed = "mixed cargo" if travel.mixed else "one owner's rows at a time"
+    mixed = "mixed rows" if travel.mixed else "one owner's rows at a time"
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     found = {
         "task": outcome.task.name,

@@ -53,7 +53,7 @@ def _measure_graph(document: GraphRecipeDocument, name: str, rows: int) -> Bound
             if [form.at(rows) for form in node.results] != shapes:
                 # Two shapes may agree for the numbers of rows that a document is read with.
                 raise UnfitError(
-                    f"with {rows:,} rows it gives another shape than is written"
+                    f"with {rows:,} rows it gives another shape than the graph states"
                 )
             made = [form.bytes_at(rows) for form in node.results]
             sizes += made
@@ -109,8 +109,8 @@ def demand_bounds(
         memory, work = found.memory_bytes * copies, found.work * copies
         if memory > memory_bytes:
             _refuse(
-                name, rows * copies, f"{memory / 2**30:,.1f} GiB of memory, and there "
-                f"are {memory_bytes / 2**30:,.1f} GiB",
+                name, rows * copies, f"{memory / 2**30:,.1f} GiB of memory; "
+                f"{memory_bytes / 2**30:,.1f} GiB are available",
             )  # fmt: skip
         if work > MAX_WORK:
             _refuse(
@@ -168,7 +168,7 @@ def _state_bytes(document: GraphRecipeDocument) -> int:
 
 def _refuse(name: str, rows: int, what: str) -> None:
     raise MalformedError(
-        "the graph recipe takes too much",
+        "the graph recipe takes too much memory or time",
         why=f"graph {name} with a batch of {rows:,} rows takes {what}",
         code="bad-graph",
     )

@@ -245,18 +245,20 @@ def option_problem(name: str, value: Any) -> str:
             "" if value is None or type(value) is bool else "is neither true nor false"
         )
     if name in _COUNTS:
-        return "" if type(value) is int and value >= 1 else "is no whole number above 0"
+        return (
+            "" if type(value) is int and value >= 1 else "is not a whole number above 0"
+        )
     if name in ("betas", "milestones"):
         kinds = (int,) if name == "milestones" else (int, float)
         plain = isinstance(value, list | tuple) and all(type(v) in kinds for v in value)
         if not plain or (name == "betas" and len(value) != 2):
             return (
-                "is no list of two numbers"
+                "is not a list of two numbers"
                 if name == "betas"
-                else "is no list of whole numbers"
+                else "is not a list of whole numbers"
             )
         return "" if len(value) <= MAX_NODES else "has too many numbers"
-    return "" if type(value) in (int, float) else "is no number"
+    return "" if type(value) in (int, float) else "is not a number"
 
 
 def _size_at(size: Size, rows: int) -> int:
@@ -374,9 +376,7 @@ def _check_state(state: Sequence[StateEntry]) -> None:
             )
         is_weight = each.kind in ("parameter", "frozen")
         if is_weight and not _is_fraction_type(each.dtype):
-            refuse(
-                f"state {each.name} is a parameter, and its elements are no fractions"
-            )
+            refuse(f"state {each.name} is a parameter, but its elements are not floats")
         if each.same_as:
             other = before.get(each.same_as)
             fits = (
@@ -394,9 +394,9 @@ def _check_state(state: Sequence[StateEntry]) -> None:
 def _check_names(what: str, names: Sequence[str]) -> None:
     for name, times in Counter(names).items():
         if times > 1:
-            refuse(f"{what} {name[:80]} stands in it twice")
+            refuse(f"{what} {name[:80]} occurs twice")
         if len(name) > _MAX_NAME or not _NAME.fullmatch(name):
-            refuse(f"{what} {name[:80]!r} is no name")
+            refuse(f"{what} {name[:80]!r} is not a valid name")
 
 
 def _check_form(what: str, dtype: str, shape: Sequence[Size]) -> None:
@@ -404,7 +404,7 @@ def _check_form(what: str, dtype: str, shape: Sequence[Size]) -> None:
         refuse(f"{what}: unknown element type {dtype[:40]!r}")
     for each in shape:
         if not _is_size(each) or (type(each) is int and each < 0):
-            refuse(f"{what}: {each!r} is no size")
+            refuse(f"{what}: {each!r} is not a size")
     if len(shape) > MAX_AXES:
         refuse(f"{what}: a shape has {MAX_AXES} axes at most")
 
@@ -412,7 +412,7 @@ def _check_form(what: str, dtype: str, shape: Sequence[Size]) -> None:
 def _check_optimizer(document: GraphRecipeDocument) -> None:
     optimizer, trained = document.optimizer, _trained(document)
     if (optimizer is None) != (document.loss is None):
-        refuse("a loss and an optimizer belong together")
+        refuse("it has a loss without an optimizer, or the reverse")
     if optimizer is None:
         return
     options = OPTIMIZERS.get(optimizer.name)
@@ -514,7 +514,7 @@ def _check_types(
     truncates = operation.name == "div.Tensor_mode" and node.arguments[2] == "trunc"
     # The smallest whole number by -1 ends the process.
     if truncates and not _is_fraction_type(values[node.arguments[0]].dtype):
-        refuse(f"{where}: whole numbers are divided by rounding down (floor) alone")
+        refuse(f"{where}: integers can be divided only with rounding mode floor")
     for argument, given in zip(operation.arguments, node.arguments, strict=True):
         if argument.name in ("index", "indices", "target") and argument.kind == "T":
             numbers = [
@@ -551,7 +551,7 @@ def _problem(argument: Argument, given: Any, values: int) -> str:
     if type(given) not in (list, tuple):
         return "must be a list"
     if len(given) > MAX_NODES:
-        return "is too long a list"
+        return "is a list that is too long"
     for each in given:
         if each is None and argument.items_optional:
             continue
@@ -569,7 +569,7 @@ def _item_problem(argument: Argument, given: Any, values: int) -> str:
     if kind == "T":
         if type(given) is not int or given < 0:
             return "must be a value"
-        return "" if given < values else "is a value that does not stand before it"
+        return "" if given < values else "is a value that is computed only later"
     fits = {
         "I": _is_size(given),
         "S": type(given) is bool or _is_size(given) or _is_fraction(given),
@@ -637,7 +637,7 @@ def _check_shapes(
             written = [form.at(rows) for form in node.results]
             if shapes != written:
                 raise UnfitError(
-                    f"it gives {_say(shapes)}, and {_say(written)} is written "
+                    f"it gives {_say(shapes)}, but the graph states {_say(written)} "
                     f"(for {rows} rows)"
                 )
             place += 1
@@ -684,7 +684,7 @@ def _check_loss(forms: Mapping[str, TensorForm]) -> None:
     if set(forms) != {"loss"} or loss is None or loss.shape:
         refuse("the loss is not a single number")
     if not _is_fraction_type(loss.dtype):
-        refuse("the loss is not a fraction")
+        refuse("the loss is not a float")
 
 
 def _check_prepare(document: GraphRecipeDocument, graph: Graph) -> None:

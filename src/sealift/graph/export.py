@@ -154,7 +154,7 @@ def _no_graph(why: str, path: str = "", line: int = 0) -> JobError:
     """The error for a recipe of which no graph can be made."""
     at = f" because of {path}:{line}" if path else ""
     return JobError(
-        f"the recipe cannot be turned into a list of operations{at}",
+        f"the recipe cannot be a graph{at}",
         why=why,
         code="no-graph",
     )
@@ -381,7 +381,7 @@ class _Exporter:
         for name in [*saved, *(n for n in buffers if n not in saved)]:
             own = parameters.get(name, buffers.get(name))
             if own is None:
-                raise _no_graph(f"the model's state has {name}, which is no tensor")
+                raise _no_graph(f"the model's state has {name}, which is not a tensor")
             kind: StateKind
             if name in parameters:
                 kind = "parameter" if own.requires_grad else "frozen"
@@ -624,12 +624,12 @@ class _Translation:
     def _value(self, node: Any, given: Any) -> str:
         found = self._values.get(getattr(given, "name", ""))
         if found is None:
-            raise self._refuse(node, "it uses something that is no tensor")
+            raise self._refuse(node, "it uses something that is not a tensor")
         return found
 
     def _form(self, node: Any, made: Any) -> TensorForm:
         if not isinstance(made, Tensor):
-            raise self._refuse(node, f"{node.target} gives no tensor")
+            raise self._refuse(node, f"{node.target} does not give a tensor")
         return TensorForm(
             _dtype_name(made.dtype),
             tuple(self._size(node, each) for each in made.shape),

@@ -179,7 +179,7 @@ class CompiledGraph:
             if not fits:
                 refuse(
                     f"graph {self._name}, operation {place} ({node.operation}): it gives "
-                    "another shape or element type than is written"
+                    "another shape or element type than it states"
                 )
             step.put(values, made)
 

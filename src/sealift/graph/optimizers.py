@@ -57,7 +57,7 @@ def describe_optimizer(model: nn.Module, optimization: Any) -> NamedOptimizer:
     for group in optimizer.param_groups:
         if not all(id(each) in names for each in group["params"]):
             raise NoNameError(
-                "the optimizer changes tensors that are no parameters of the model"
+                "the optimizer changes tensors that are not parameters of the model"
             )
         trained = [names[id(each)] for each in group["params"] if each.requires_grad]
         options = {

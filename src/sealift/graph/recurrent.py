@@ -35,9 +35,9 @@ def _stacked(layer: Callable[..., Any]) -> Callable[..., Any]:
         size, ways = len(weights) // layers, 2 if both_ways else 1
         if (steps := rows.shape[1 if rows_first else 0] * layers * ways) > MAX_STEPS:
             raise JobError(
-                "the recipe cannot be turned into a list of operations",
-                why=f"a recurrent layer makes {steps:,} steps, of which each would stand in the "
-                f"list, over {MAX_STEPS}",
+                "the recipe cannot be a graph",
+                why=f"a recurrent layer makes {steps:,} steps, and each would be in the graph; "
+                f"the limit is {MAX_STEPS}",
                 code="no-graph",
             )
         out, ended = rows.transpose(0, 1) if rows_first else rows, []

@@ -167,7 +167,7 @@ def _linear(a: Arguments) -> list[Shape]:
 
 
 def _matmul(left: Shape, right: Shape) -> Shape:
-    demand(bool(left) and bool(right), "a number is no matrix")
+    demand(bool(left) and bool(right), "a scalar is not a matrix")
     wide = (1, *left) if len(left) == 1 else left
     tall = (*right, 1) if len(right) == 1 else right
     demand(wide[-1] == tall[-2], f"{_say((left, right))} do not fit")

@@ -260,7 +260,7 @@ class SealedStorageReader(_InFolder, dcp.StorageReader):  # type: ignore[misc]
         metadata = found.get("metadata") if isinstance(found, dict) else None
         if not isinstance(metadata, dcp.Metadata) or found.get("format") != _FORMAT:
             raise MalformedError(
-                f"{place} is no manifest of a checkpoint",
+                f"{place} is not the manifest of a checkpoint",
                 code="bad-saved",
             )
         return metadata
@@ -343,7 +343,7 @@ def _value_of(planner: dcp.SavePlanner, item: dcp.WriteItem) -> Any:
     lookup: Callable[[Any], Any] | None = getattr(planner, "lookup_object", None)
     if lookup is None:
         raise UsageError(
-            f"{type(planner).__name__} gives values as pickles, and these are not kept",
+            f"{type(planner).__name__} gives values as pickles, which Sealift does not store",
             fix="Use torch's DefaultSavePlanner, or one that is derived from it",
             code="object-refused",
         )
@@ -364,7 +364,9 @@ def _bytes_of(planner: dcp.SavePlanner, item: dcp.WriteItem) -> Buffer:
 def _require_shard(name: object) -> str:
     """Another rank said it: it must not choose another file of this machine."""
     if not isinstance(name, str) or not re.fullmatch(_SHARD, name):
-        raise MalformedError(f"{name!r} is no file of a checkpoint", code="bad-saved")
+        raise MalformedError(
+            f"{name!r} is not a file of a checkpoint", code="bad-saved"
+        )
     return name
 
 
@@ -382,9 +384,9 @@ class _Head:
 
     def __post_init__(self) -> None:
         if type(self.number) is not int or self.number < 1:
-            raise ValueError("its number is none")
+            raise ValueError("its number is not valid")
         if not re.fullmatch(_MANIFEST, self.manifest):
-            raise ValueError("it names no manifest")
+            raise ValueError("the name of its manifest is not valid")
 
 
 def _read_head(path: Path) -> _Head:
@@ -405,5 +407,5 @@ def _read_head(path: Path) -> _Head:
         )
     except (ValueError, KeyError, TypeError, SealiftError) as error:
         raise MalformedError(
-            f"{path} is no head file of a checkpoint", why=error, code="bad-saved"
+            f"{path} is not the head file of a checkpoint", why=error, code="bad-saved"
         ) from None

@@ -272,7 +272,7 @@ def _read_array(content: Any) -> Any:
     kind, shape, raw = content
     dtype = np.dtype(kind)
     if dtype.kind not in _NUMBERS or dtype.shape:
-        raise ValueError(f"{kind!r} is no type of numbers")
+        raise ValueError(f"{kind!r} is not a type of numbers")
     return np.frombuffer(bytearray(base64.b64decode(raw)), dtype).reshape(shape)
 
 
@@ -297,19 +297,19 @@ def _demand_told(values: Mapping[str, Any]) -> None:
     """What a stage says of a tensor: this rank takes memory for each one that it awaits."""
     shape, dtype = values["shape"], values["dtype"]
     if not isinstance(shape, torch.Size) or not isinstance(dtype, torch.dtype):
-        raise ValueError("a tensor's shape or type is none")
+        raise ValueError("a tensor's shape or type is not valid")
     stride = tuple(values["stride"])
     if len(stride) != len(shape) or not all(type(n) is int and n >= 0 for n in stride):
-        raise ValueError("a tensor's strides are none")
+        raise ValueError("a tensor's strides are not valid")
     spread = 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
     if max(math.prod(shape), spread) * dtype.itemsize > MAX_TOLD_BYTES:
-        raise ValueError(f"a tensor of shape {tuple(shape)} is too large to be awaited")
+        raise ValueError(f"a tensor of shape {tuple(shape)} is too large to receive")
 
 
 def _demand_inside(place: Any) -> None:
     """A part of a file's name: another rank must not choose where this one writes."""
     if not isinstance(place, str) or _NOT_IN_NAMES.intersection(place) or ".." in place:
-        raise ValueError(f"{place!r} is no name of a file in a checkpoint's folder")
+        raise ValueError(f"{place!r} cannot be a file in a checkpoint's folder")
 
 
 _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
@@ -360,7 +360,7 @@ def _demand_sizes(told: Sequence[Tensor], group: Any) -> None:
         (group or dist.group.WORLD).abort()
         raise JobError(
             "objects of an object collective are too large",
-            why=f"the ranks' sizes are {sizes[:16]} bytes, and all of a call may have "
+            why=f"the ranks' sizes are {sizes[:16]} bytes; the limit for one call is "
             f"{MAX_TOLD_BYTES:,} bytes",
             code="object-too-large",
         )

@@ -99,7 +99,7 @@ class SealedWork(dist._Work):  # type: ignore[misc]  # noqa: SLF001 - torch has 
             self._give_up()
             raise PeerError(
                 "a collective did not end in time",
-                why=f"it was waited for {limit_s:g} s",
+                why=f"this rank waited for {limit_s:g} s",
                 code="peer-timeout",
             )
         self._future.wait()
@@ -278,7 +278,7 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> SealedWork:
         """Refused: a pipe is one rank's; raises UsageError."""
         raise UsageError(
-            "a sealed group receives from a rank that is named",
+            "a sealed group cannot receive from just any rank",
             fix="Give `src` to `recv`",
             code="bad-world",
         )
@@ -374,8 +374,8 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             if count * element * self.size() > MAX_TOLD_BYTES:
                 raise _bad_part(
                     rank,
-                    f"{count:,} elements of {element:,} bytes, from each of "
-                    f"{self.size()} ranks at most {MAX_TOLD_BYTES:,} bytes together",
+                    f"{count:,} elements of {element:,} bytes; all "
+                    f"{self.size()} ranks together may send {MAX_TOLD_BYTES:,} bytes",
                 )
         parts = []
         for mine, axis in ((indices, 1), (values, 0)):
@@ -390,7 +390,7 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         limits = torch.tensor(tensor.shape[:axes]).unsqueeze(1)
         for rank, places in enumerate(parts[0]):
             if bool(((places < 0) | (places >= limits)).any()):
-                raise _bad_part(rank, f"places outside of a tensor of {tensor.shape}")
+                raise _bad_part(rank, f"indices outside of a tensor of {tensor.shape}")
         total = torch.sparse_coo_tensor(
             torch.cat(parts[0], 1),
             torch.cat(parts[1], 0),
@@ -467,7 +467,7 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             even = [rows // self.size()] * self.size()
             cuts = list(splits) or even
             if sum(cuts) != rows or len(cuts) != self.size():
-                raise bad_tensor(f"{rows} rows are not cut into {cuts}")
+                raise bad_tensor(f"{rows} rows cannot be split into {cuts}")
             pieces.append(list(tensor.split(cuts)))
         self._all_to_all(*pieces)
 
@@ -579,13 +579,13 @@ def _sum_dtype(tensor: Tensor) -> torch.dtype:
     if tensor.dtype is torch.bfloat16:
         return torch.float32
     if tensor.dtype not in _NUMPY_HAS:
-        raise bad_tensor(f"{tensor.dtype} elements are not combined")
+        raise bad_tensor(f"{tensor.dtype} elements cannot be reduced")
     return tensor.dtype
 
 
 def _bad_part(rank: int, why: str) -> JobError:
     return JobError(
-        f"rank {rank} sent a part of a sparse tensor that cannot be",
+        f"rank {rank} sent an invalid part of a sparse tensor",
         why=why,
         code="bad-tensor",
         ranks=(rank,),

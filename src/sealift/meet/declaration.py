@@ -311,7 +311,7 @@ def job_text(
     if isinstance(training, dict) and "continues" in training:
         raise MalformedError(
             f"{given} sets training.continues",
-            fix="Remove that line: sealift host sets it, where a run may go on",
+            fix="Remove that line: sealift host sets it if a run may continue another",
             code="bad-field",
         )
     suffix = f"-{number}" if number > 1 else ""

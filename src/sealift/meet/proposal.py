@@ -136,7 +136,9 @@ def _propose(
     tell: Callable[[str], None],
 ) -> GraphRecipeDocument:
     if recipe.resolve() == folder.resolve():
-        raise _no_graph("its folder has the name of the graph's own")
+        raise _no_graph(
+            "its folder has the name of the folder that Sealift writes graphs to"
+        )
     files, schema = read_recipe(recipe)
     assets = load_assets(recipe, measure_assets(recipe))
     digests = {each.name: each.digest for each in assets}
@@ -144,10 +146,10 @@ def _propose(
     before = read_note(folder)
     if before is not None and _is_made_of(before, source, training, folder):
         return read_graph((folder / GRAPH_ENTRY).read_bytes())
-    tell("writing the recipe down as a graph: a list of tensor operations")
+    tell("converting the recipe to a graph: a list of tensor operations")
     if _has(files["recipe.py"], "generate"):
         tell(
-            "a graph has no generate(): a model that is served answers predict() alone"
+            "a graph has no generate(): if the model is served, it answers only predict()"
         )
     order = trial_order(schema, training, steps)
     made = trial.export_recipe(files, order, text=sys.stderr, tell=tell, assets=assets)

@@ -83,17 +83,17 @@ def say_gone(party: str, reader: str) -> str:
     if party == HOST:
         return (
             f"{HOST} is not connected any more, and not all have signed; nothing is lost. You can wait: "
-            "this command goes on when the host's runs again. Or stop it, and type it again later"
+            "this command continues when the host runs its command again. Or stop it, and type it again later"
         )
     gone = f"{party} is not connected any more, and has not signed"
     if reader == HOST:
         return (
-            f"{gone}. Its owner can type its command again in the same folder, and goes on; to do "
+            f"{gone}. To continue, its owner types its command again in the same folder. To meet "
             f"without {party}, stop this command and invite the others in an empty folder"
         )
     return (
         f"{gone}. You can wait: its owner can type its command again. Or stop this command, and "
-        f"type it again later: nothing is lost. Only the host can do without {party}, in another meeting"
+        f"type it again later: nothing is lost. Only the host can continue without {party}, in another meeting"
     )
 
 
@@ -173,7 +173,7 @@ def tell_comparison(
         yield f"  {quote_foreign(name)}: at least {count(rows, 'row')}"
     yield from (f"  {line}" for line in numbers)
     yield (
-        "  If you say yes, the host learns some seconds later your name, your keys, and whether "
+        "  If you say yes, a few seconds later the host learns your name, your keys, and whether "
         "all of this fits, and so whether your table has values outside of these limits."
     )
     yield from _tell_assets(declared)
@@ -233,7 +233,7 @@ def ask_categories(
         if rare := len(counts) - len(texts):
             say(
                 f"{quote_foreign(column)}: {count(rare, 'text')} that the host's schema does not list, each "
-                f"in fewer than {FEWEST_ROWS} rows; the host does not hear of {'it' if rare == 1 else 'them'}, "
+                f"in fewer than {FEWEST_ROWS} rows; the host is not told {'it' if rare == 1 else 'them'}, "
                 "because so rare a text could identify a person"
             )
         left = MAX_PROPOSED - sum(map(len, told.values()))

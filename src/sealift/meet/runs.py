@@ -86,7 +86,7 @@ class MeetingRun:
         first = _first_of(self, place)
         if first is self:
             return "starts with a new model"
-        return f"goes on from the state that run {_before(self, place).number} left"
+        return f"continues from the state that run {_before(self, place).number} left"
 
     @property
     def model(self) -> str:
@@ -148,7 +148,7 @@ def chosen_run(recipe: Path, place: PartyFolder) -> MeetingRun:
         before = read_run(place, number)
         if before is not None and _computes(before.job) == _computes(asked.job):
             if _plain(before.job) != _plain(asked.job):
-                place.say(f"the limits of time are those that {before.file} has")
+                place.say(f"the time limits stay as they are in {before.file}")
             return before
     ended = place[last.model].exists()
     if not ended:
@@ -165,11 +165,11 @@ def chosen_run(recipe: Path, place: PartyFolder) -> MeetingRun:
     _require_agreed_run(asked, place, agreement)
     write_whole(place[asked.file], asked.text.encode())
     begins = "It begins with epoch 1" if not goes_on else (
-        f"It goes on from the state that run {last.number} left, with epoch {last.job.training.epochs + 1}"
+        f"It continues from the state that run {last.number} left, with epoch {last.job.training.epochs + 1}"
     )  # fmt: skip
     place.say(
         f"run {asked.number}: other settings than before, within what all parties agreed; "
-        f"owners take part whose command has --stay. {begins}"
+        f"owners whose command has --stay take part. {begins}"
     )
     return asked
 
@@ -210,7 +210,7 @@ def _before(run: MeetingRun, place: PartyFolder) -> MeetingRun:
     ]
     if not kept:
         raise PolicyError(
-            f"{run.file} goes on from job {name}",
+            f"{run.file} continues job {name}",
             why="no earlier run of this meeting has that name",
             code="run-differs",
         )
@@ -251,7 +251,7 @@ def _require_agreed_run(
     if job.training.keep_state and asked.number == rule.runs:
         raise PolicyError(
             f"{asked.file} keeps its state, and is the last of the agreed runs",
-            why="no run could go on from it",
+            why="no run could continue from it",
             code="run-differs",
         )
     # Every party compares: the state itself is with one of them, which may side with the host.
@@ -259,7 +259,7 @@ def _require_agreed_run(
         (before := _before(asked, place)).job, job
     ):
         raise PolicyError(
-            f"{asked.file} goes on from run {before.number}, but not with more epochs alone",
+            f"{asked.file} continues run {before.number}, but changes more than the epochs",
             why="its state belongs to other settings, or was not kept",
             code="run-differs",
         )
@@ -288,7 +288,7 @@ def take_run(place: PartyFolder, told: MeetingRun) -> MeetingRun:
         earlier = _before(told, place)
         if not has_ended(place, earlier):
             raise PolicyError(
-                f"the host goes on from run {earlier.number}, of which this folder has no receipt",
+                f"the host continues run {earlier.number}, of which this folder has no receipt",
                 why="here that run did not end, or its receipt was refused; with another training.seed "
                 "the host begins with epoch 1",
                 code="run-differs",
@@ -316,7 +316,7 @@ def forget_states(place: PartyFolder, run: MeetingRun) -> None:
                 shutil.rmtree(place[name])
                 if kept_one:
                     place.say(
-                        f"deleted {name}: no run can go on from the state in it any more"
+                        f"deleted {name}: no run can continue from the state in it any more"
                     )
         except OSError as error:
             raise UnavailableError(

@@ -197,7 +197,10 @@ def _numbers(run: LiveRun) -> Markup:
     if not main and not others:
         return section("Numbers", "There are no results yet.")
     folded = (
-        details("More, such as models of one owner's rows alone", _grid(others))
+        details(
+            "More numbers, such as those of models of one owner's rows alone",
+            _grid(others),
+        )
         if others
         else ""
     )

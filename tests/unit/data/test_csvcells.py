@@ -173,8 +173,8 @@ FIXES = (  # each advice once
     "Did you mean weiblich?",
     "Correct the value, or change the schema",
     "dates] in table.toml, a file that you make beside your table",
-    'write missing = ["x"] in table.toml, a file that you make beside your table, if it says '
-    "that nothing is there",
+    'write missing = ["x"] in table.toml, a file that you make beside your table, if it means '
+    "that the value is missing",
 )
 
 

@@ -157,7 +157,7 @@ def test_a_first_line_of_values_is_doubted(
     path = tmp_path / "t.csv"
     path.write_text(header + "\n" + "".join(f"{n},{n}.5\n" for n in range(30)))
     notes = draft_schema([path], NO_OPTIONS).notes
-    assert any("no usual name of a column" in each for each in notes) is doubted
+    assert any("an unusual name of a column" in each for each in notes) is doubted
 
 
 def test_a_title_above_the_names_is_one_line(tmp_path: Path) -> None:

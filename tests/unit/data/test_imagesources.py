@@ -244,7 +244,7 @@ def test_an_owner_that_lacks_a_class_has_the_others_numbers(tmp_path: Path) -> N
     (place / "cat").rmdir()
     assert read(str(place), schema)["label"].tolist() == [1, 1, 1]
     (place / "dog").rename(place / "Dog")
-    with pytest.raises(MalformedError, match=r"'Dog' is no category of label.*dog"):
+    with pytest.raises(MalformedError, match=r"'Dog' is not a category of label.*dog"):
         read(str(place), schema)
 
 

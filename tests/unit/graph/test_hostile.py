@@ -113,7 +113,7 @@ BAD: dict[str, tuple[Callable[[Plain], object], str]] = {
     ),
     "own-result": (
         lambda p: node(p, "relu")["arguments"].__setitem__(0, 4000),
-        "is a value that does not stand before it",
+        "is a value that is computed only later",
     ),
     "negative-value": (
         lambda p: node(p, "relu")["arguments"].__setitem__(0, -1),
@@ -121,7 +121,7 @@ BAD: dict[str, tuple[Callable[[Plain], object], str]] = {
     ),
     "shape": (
         lambda p: node(p, "linear")["results"][0].update(shape=["rows", 9]),
-        r"it gives \[2, 8\], and \[2, 9\] is written",
+        r"it gives \[2, 8\], but the graph states \[2, 9\]",
     ),
     "shape-of-weight": (
         lambda p: p["state"][0].update(shape=[8, 7]),
@@ -150,7 +150,7 @@ BAD: dict[str, tuple[Callable[[Plain], object], str]] = {
     ),
     "constant": (a_constant_too_large, "constant c has 4,294,967,296 bytes"),
     "mask": (a_mask_as_index, "an index must be whole numbers"),
-    "twice": (lambda p: p["state"].append(p["state"][0]), "stands in it twice"),
+    "twice": (lambda p: p["state"].append(p["state"][0]), "occurs twice"),
     "version": (lambda p: p.update(version=2), "this release reads version 1"),
     "field": (lambda p: p.update(program="x"), "unknown field program"),
     "update-of-weight": (
@@ -185,7 +185,7 @@ BAD: dict[str, tuple[Callable[[Plain], object], str]] = {
     "switch": (lambda p: options(p).update(amsgrad=1), "neither true nor false"),
     "step-size": (
         lambda p: schedule(p, "StepLR", step_size=0),
-        "option step_size of StepLR is no whole number above 0",
+        "option step_size of StepLR is not a whole number above 0",
     ),
     "no-step-size": (lambda p: schedule(p, "StepLR"), "StepLR has no step_size"),
     "optimizer": (
@@ -214,7 +214,7 @@ BAD: dict[str, tuple[Callable[[Plain], object], str]] = {
     ),
     "no-loss": (
         lambda p: p.update(loss=None),
-        "a loss and an optimizer belong together",
+        "it has a loss without an optimizer, or the reverse",
     ),
 }
 

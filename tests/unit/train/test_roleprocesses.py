@@ -51,7 +51,7 @@ def test_a_process_that_the_system_killed_is_named_with_the_likely_reason() -> N
     error = error_said("accelerator", "visit 7 of 12", -signal.SIGKILL)
     assert error.code == "role-ended"
     assert str(error).startswith(
-        "the process accelerator was killed: somebody did, or Linux did because the "
+        "the process accelerator was killed: a user stopped it, or Linux did because the "
         "machine's memory ran out. Free memory, "
     )
 

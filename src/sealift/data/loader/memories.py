@@ -416,7 +416,7 @@ def _device_rows(
         found = device_tensor(memory.plain(0), lies_on).device
         device = found if selected or options.device is None else options.device
         if options.defers and device.type != found.type:
-            raise not_deferred(f"a copy to {device} leaves {found}, where batches are")
+            raise not_deferred(f"batches would be copied from {found} to {device}")
         device = found if options.defers else device
     except BaseException:
         memory.close()

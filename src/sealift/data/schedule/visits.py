@@ -254,8 +254,8 @@ def _cells_per_visit(item: Resource, buffer_bytes: int) -> int:
     cells = (buffer_bytes // item.row_bytes - rest) // item.cell_rows
     if cells < 1:
         raise UsageError(
-            f"the largest cell of {item.name} has {item.longest_cell_bytes:,} bytes",
-            why=f"the buffer has {buffer_bytes:,} bytes",
+            f"the largest cell of {item.name} does not fit into the buffer",
+            why=f"it has {item.longest_cell_bytes:,} bytes, and the buffer has {buffer_bytes:,}",
             code="buffer-too-small",
         )
     return cells

@@ -160,7 +160,7 @@ class OwnTable:
             if category not in rules.categories:
                 fix = nearest(category, rules.categories) or "Use one of its categories"
                 path = f"synonyms.{name}"
-                raise _bad(path, f"{text!r} stands for no category", fix)
+                raise _bad(path, f"{category!r} is not one of its categories", fix)
 
 
 AS_IT_LOOKS: Final = OwnTable()
@@ -253,7 +253,7 @@ def _encoding(document: Mapping[str, Any]) -> str:
     except (LookupError, UnicodeDecodeError, ValueError):
         raise _bad(
             "encoding",
-            f"{name[:40]!r} is no encoding of text",
+            f"{name[:40]!r} is not a text encoding",
             'Write "utf-8" or, for example, "cp1250"',
         ) from None
     return "utf-8-sig" if found.name in ("utf-8", "utf-8-sig") else found.name
@@ -266,7 +266,7 @@ def _units(document: Mapping[str, Any]) -> tuple[str, ...]:
         if not unit or of_a_number or unit in ("e", "E"):
             raise _bad(
                 "units",
-                f"{unit[:40]!r} is no unit",
+                f"{unit[:40]!r} is not a unit",
                 'Write units such as "EUR" or "%", without digits, signs, marks or spaces',
             )
     return units
@@ -275,7 +275,7 @@ def _units(document: Mapping[str, Any]) -> tuple[str, ...]:
 def _missing(document: Mapping[str, Any]) -> tuple[str, ...]:
     marks = _texts(document.get("missing", []), "missing")
     if any(not each.strip() for each in marks):
-        raise _bad("missing", "one of them is empty", "An empty cell needs no line")
+        raise _bad("missing", "one entry is empty", "Empty cells need no entry")
     return tuple(each.strip() for each in marks)
 
 

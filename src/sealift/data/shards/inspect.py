@@ -88,7 +88,7 @@ def check_same(schema: Schema, wanted: Schema, *, name: str, other: str) -> None
             raise _other_schema(name, other, field.name, offset, what or "nothing")
     if len(schema.fields) > len(wanted.fields):
         extra = schema.fields[len(wanted.fields)]
-        raise _other_schema(name, other, extra.name, wanted.row_bytes, "one field more")
+        raise _other_schema(name, other, extra.name, wanted.row_bytes, "one more field")
 
 
 def _other_schema(

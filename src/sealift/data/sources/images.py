@@ -335,7 +335,7 @@ def class_numbers(names: list[str], field: Field, source: str) -> list[int]:
     for name in names:
         if name not in known:
             raise bad_table(
-                f"{source}: {name[:80]!r} is no category of {field.name}",
+                f"{source}: {name[:80]!r} is not a category of {field.name}",
                 fix=nearest(name, known)
                 or f"Known categories: {', '.join(known[:20])}",
             )
@@ -357,7 +357,7 @@ def _images(folder: Path) -> Iterator[tuple[Path, int]]:
             if path.suffix.lower() not in SUFFIXES:
                 fix = f"Remove it; images end in {', '.join(sorted(SUFFIXES))}"
                 if path.suffix.lower() == ".parquet":
-                    fix = "Put all Parquet files into one folder; names of folders are no column"
+                    fix = "Put all Parquet files into one folder; names of folders do not become a column"
                 raise bad_table(
                     f"{path.relative_to(folder).as_posix()} is not an image", fix=fix
                 )

@@ -137,7 +137,7 @@ class Table:
             )
         self._demand_unchanged()
         if kept != self.rows:
-            raise self._changed("other rows stand in it now")
+            raise self._changed("it has other rows now")
 
     def _demand_unchanged(self) -> None:
         if _readable(str(self.place), lambda: _stamp(self.place)) != self.stamp:

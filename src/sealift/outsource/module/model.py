@@ -122,7 +122,7 @@ class RoundingWatch:
                 self._warned.add(name)
                 warnings.warn(
                     f"{lost:.0%} of the {what} of the input of {quote_foreign(name)} are "
-                    f"rounded away beside larger {what}. Bring the {what} to similar sizes "
+                    f"lost in rounding because other {what} are much larger. Bring the {what} to similar sizes "
                     "(standardize the columns, clip outliers), or leave this module on "
                     "this machine.",
                     stacklevel=2,

@@ -145,10 +145,10 @@ def _say_noise(training: TrainingRule) -> str:
         return "No noise is added."
     if honest := training.privacy.honest_ranks:
         return (
-            f"With it comes only that machine's part of the noise, 1/{honest} of its variance: "
+            f"It contains only that machine's part of the noise, 1/{honest} of its variance: "
             f"{training.privacy.noise / math.sqrt(honest):.2g} times the clip."
         )
-    return "Noise is in them already."
+    return "They already contain the noise."
 
 
 def say_privacy(
@@ -165,7 +165,7 @@ def say_privacy(
     if private is None:
         return
     yield (
-        f"Steps are private: for each one, {private.batch:,} of an owner's rows as expected are drawn by chance. The gradient of "
+        f"Steps are private: each one uses rows of an owner that are drawn by chance, {private.batch:,} on average. The gradient of "
         f"each row of {rows} is clipped to the norm {private.clip:g}, and noise of {private.noise:g} times this norm is added to their sum. "
         "No measure of rows is shared, because it would have no noise.",
         None,
@@ -174,8 +174,8 @@ def say_privacy(
     if honest := private.honest_ranks:
         yield (
             "The noise is shared (honest_ranks): each machine adds a part of it, and the parts of "
-            f"{honest} machines come to all of it. A budget holds only as long as so many machines, that of the owner "
-            "whose rows are meant among them, add their parts and tell them to nobody: nobody can check this.",
+            f"{honest} machines add up to all of it. A budget holds only as long as that many machines, among them that of the "
+            "owner whose rows it protects, add their parts and keep them secret: nobody can check this.",
             "shared-noise" if own else None,
             True,
         )
@@ -215,7 +215,7 @@ def say_surest(epsilon: float, delta: float) -> str:
     )
     return (
         "Somebody who knows everything that leaves, in all jobs together, and was undecided (50 %) whether a certain "
-        f"row is in the table, can become at most {100 * surest:.1f} % sure, but for a chance of {delta:g}. {bars}"
+        f"row is in the table, can become at most {100 * surest:.1f} % sure, except with a probability of {delta:g}. {bars}"
     )
 
 
@@ -234,8 +234,8 @@ def _say_masked(
     )
     yield (
         "Not masked are names and shapes of the model and of the recipe's sums, how many steps were made, and which "
-        "measures a machine has: a recipe that lets them depend on rows tells something of these rows. A sum over "
-        "all owners less one over all but one is that one's: each run with another set of owners tells this.",
+        "measures a machine has: a recipe that lets them depend on rows reveals something about these rows. The sum over "
+        "all owners minus the sum over all but one is that owner's: runs with different sets of owners reveal it.",
         None,
     )
     if training.honest_ranks:

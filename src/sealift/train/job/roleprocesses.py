@@ -129,7 +129,7 @@ def error_said(
     if exit_code == -signal.SIGKILL:  # it could not say why
         return JobError(
             f"the process {name} was killed",
-            why="somebody did, or Linux did because the machine's memory ran out",
+            why="a user stopped it, or Linux did because the machine's memory ran out",
             fix="Free memory, or use a smaller model or smaller buffers; then start the "
             "same command again",
             code="role-ended",

@@ -253,8 +253,8 @@ def say_withheld(numbers: str, who: str) -> str:
     if not numbers:
         return ""
     return (
-        f"; not shared: {numbers}, because {who} out too few rows of a class, or too few in "
-        "all, for what the agreement allows, or the recipe measured nothing"
+        f"; not shared: {numbers}, because {who} out fewer rows, in all or of a class, than "
+        "the agreement requires, or the recipe measured nothing"
     )
 
 

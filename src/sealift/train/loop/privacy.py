@@ -69,7 +69,7 @@ def demand_private(
         raise not_private("it makes sums of prepare", "they have no noise")
     if settings.measure:
         raise not_private(
-            f"the measure {settings.measure} chooses what is handed out",
+            f"the measure {settings.measure} decides which model is released",
             "measures are of rows, and have no noise",
         )
     if outsourced:

@@ -103,7 +103,7 @@ def _check_training(
     if training.keep_state and agreement.training_rule.runs == 1:
         raise UsageError(
             "the job keeps its state for a later run (training.keep_state)",
-            why="the agreement allows one run; `runs` in [agreed] of the job allows more",
+            why="the agreement allows only one run; to allow more, raise `runs` in [agreed] of the job",
             code="bad-choice",
         )
     if training.keep_state and training.stop_after:
@@ -144,7 +144,7 @@ def _check_choice(
     elif not training.evaluate_every:
         why = "training.evaluate_every is 0, so that only the last state is measured"
     elif plan not in ("local", "ddp"):
-        why = f"the plan {plan} hands out the last state alone"
+        why = f"plan {plan} releases only the last state"
     if why:
         raise UsageError(
             "a held-out measure cannot choose the model", why=why, code="bad-choice"
@@ -211,7 +211,7 @@ def _check_outsourced(settings: JobSettings, agreement: Agreement) -> None:
         )
     if settings.travel.mixed:
         raise UsageError(
-            "the plan outsource does not support mixed cargo",
+            "plan outsource does not support mixed rows (travel.mixed)",
             why="the sizes of batches would depend on which holders are connected",
             code="no-mixed-cargo",
         )

@@ -271,13 +271,13 @@ class RankWords:
                     continue
                 heard[type(message)] += 1
                 if heard[JobReady] > 1 or heard[RoundEnded] > self.passes:
-                    what = "it reports two beginnings, or more passes than the plan has"
+                    what = "it reports that it began twice, or more passes than the plan has"
                     raise MalformedError(what, code="bad-message")
                 if (
                     isinstance(message, RoundEnded)
                     and message.metrics.keys() - self.numbers
                 ):
-                    what = "it tells numbers that the agreement does not list"
+                    what = "it reports numbers that the agreement does not list"
                     raise MalformedError(what, code="bad-message")
                 if self.rank:
                     _demand_its_own(self.rank, message)

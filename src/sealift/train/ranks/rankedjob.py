@@ -516,7 +516,7 @@ class RankedJob:
             return True
         people = say_ranks(self.agreement.agreement)
         ranks = " and ".join(people[each] for each in over)
-        what = f"an owner's broker allows {ranks} no more"
+        what = f"an owner's broker does not allow {ranks} any more"
         if purpose == "prepare" or not (purpose == "heldout" or self.trainer.steps):
             raise self._refused or PolicyError(what, code=VISITS_OVER, ranks=over)
         if purpose == "train":

@@ -115,7 +115,7 @@ def choose_device(
         return f"cuda:{number}"
     has = ", ".join(each.name for each in gpus) or f"none{why and f': {why}'}"
     raise UnavailableError(
-        f"the job computes on {wanted}",
+        f"the job asks for {wanted}, which is not usable here",
         why=f"usable GPUs of the recipe's process: {visible(has)}",
         code="no-device",
     )

@@ -47,7 +47,7 @@ _LAST_BATCH: Final = (
     "The last batch of a visit may have one row: set drop_last = true in the job's "
     "[training]"
 )
-_PLAIN_IMPORT: Final = "Import the recipe's own files by their plain names, without a point: `from layers import ...`"
+_PLAIN_IMPORT: Final = "Import the recipe's own files by their plain names, without a dot: `from layers import ...`"
 _CLASSES: Final = (
     "The rows were generated from the schema: set `classes`, the number of values, "
     "for each column of labels or indices"

@@ -95,17 +95,17 @@ class Values:
             above = self.lowest >= 0 and mark > _FAR * self.highest
             if count > 1 and (below or above) and self.highest > -np.inf:
                 yield (
-                    f"{mark} is in {count:,} rows, and {'no other number is negative' if below else 'far above all others'}; if it says that "
-                    f'nothing is there, write missing = ["{mark}"] {IN_FILE}'
+                    f"{mark} is in {count:,} rows, and {'no other number is negative' if below else 'far above all others'}; if it means that "
+                    f'the value is missing, write missing = ["{mark}"] {IN_FILE}'
                 )
         if self.marks.total() or rows < _FEWEST or self.highest < self.lowest:
             return
         if self.lowest == self.highest and gaps:
             return  # a flag
         if self.lowest == self.highest:
-            yield "the same number in every row, from which nothing is learned"
+            yield "it has the same number in every row, so a model learns nothing from it"
         elif self.counting and self.highest - self.lowest == rows - 1:
-            yield "it counts the rows; if it is no measurement, add it to leave_out"
+            yield "it counts the rows; if it is not a measurement, add it to leave_out"
         elif self.days:
             yield (
                 'its numbers look like dates; if they are, write date = "%Y%m%d" and dtype = "int32" '

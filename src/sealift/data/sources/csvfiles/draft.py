@@ -91,7 +91,7 @@ def draft_own_table(structure: Structure, schema: Schema | None) -> str:
     """
     lines = [
         "How this file is written. No other party sees this, and nothing of it is in an agreement.",
-        "A line counts once you take its # away. What was read without it:",
+        "Remove the # of a line to use that line. This is how the file was read without them:",
         f"{structure.path.name}: {structure.words}, {structure.rows:,} rows",
         f"columns: {', '.join(structure.header[:_SHOWN])}",
     ]
@@ -170,7 +170,7 @@ def gather(
         first = fields.index(columns[0])
         if fields[first : first + len(columns)] != columns:
             raise UsageError(
-                f"the columns of the vector {name} do not stand beside each other",
+                f"the columns of the vector {name} are not next to each other",
                 fix="Give a vector for each part, or put the columns in order",
             )
     whole: list[Field] = []
@@ -598,7 +598,7 @@ def _doubts(
         yield from doubt_categories(rules.categories, field_name(column.name, taken))
         if len(rules.categories) == 1 and not column.empty:
             yield (
-                "the same text in every row, from which nothing is learned; list the other categories if "
+                "it has the same text in every row, so a model learns nothing from it; list the other categories if "
                 "other owners have some, or leave it out"
             )
     elif dtype == "int64" and column.is_identifier:
@@ -641,7 +641,7 @@ def _doubt_header(structure: Structure) -> str:
         if [*map(int, numbers)] == [*range(first, first + len(numbers))]:
             return ""
     return (
-        f"{structure.path.name}, line 1: {numbers[0]!r} is no usual name of a column; if the line is a "
+        f"{structure.path.name}, line 1: {numbers[0]!r} is an unusual name of a column; if the line is a "
         "row, put a line with the columns' names above it"
     )
 

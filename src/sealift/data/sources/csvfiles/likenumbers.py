@@ -32,7 +32,7 @@ _FORMS: Final = (
     (rf"{_DIGITS}-", "write the minus before the number"),
     (rf"[+-]?{_DIGITS}[dD][+-]?\d+", "write e instead of d"),
     (r'="[^"]*"', "write only what is in the quotation marks"),
-    (_LIMIT, "write a number for what lies beyond a limit, by one rule of all owners"),
+    (_LIMIT, "write a number for values beyond a limit, by one rule for all owners"),
     (r"\d{1,3}:\d\d(:\d\d)?", "write one number, such as minutes"),
     (rf"{_DIGITS}\s*/\s*{_DIGITS}", "make a column of each of the two numbers"),
     (r"\[.*\]|\{.*\}", "make a column of each value in it"),
@@ -103,7 +103,7 @@ def look_like_numbers(texts: Sequence[str], known: OwnTable) -> LikeNumbers | No
         and without_digits
     ):
         marks = ", ".join(json.dumps(text, ensure_ascii=False) for text in strange)
-        fix = f"write missing = [{visible(marks)}] {IN_FILE}, if such cells say that nothing is there"
+        fix = f"write missing = [{visible(marks)}] {IN_FILE}, if such cells mean that the value is missing"
         return LikeNumbers(shown(strange[0]), known, fix)
     found = [match for text in strange if (match := _LIKE.fullmatch(text))]
     if not strange or len(found) < 0.9 * len(strange):

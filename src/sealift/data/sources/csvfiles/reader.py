@@ -433,7 +433,7 @@ class _Inspection:
                 more = f"If it is a number, {like.advice}" if like else fix
                 if numbers and spec.cells.empty is not None and _is_mark(text):
                     mark = json.dumps(text, ensure_ascii=False)
-                    more = f"{fix}; or write missing = [{visible(mark)}] {IN_FILE}, if it says that nothing is there"
+                    more = f"{fix}; or write missing = [{visible(mark)}] {IN_FILE}, if it means that the value is missing"
                 yield _Wrong(first_row + row, at, what, more, text, names)
 
     def _add_doubtful(self) -> None:
