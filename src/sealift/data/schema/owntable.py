@@ -156,7 +156,7 @@ class OwnTable:
             raise _bad(f"{key}.{spec.name}", error.what, error.fix or "") from None
 
     def _check_synonyms(self, name: str, rules: CellRules) -> None:
-        for text, category in self.synonyms.get(name, {}).items():
+        for category in self.synonyms.get(name, {}).values():
             if category not in rules.categories:
                 fix = nearest(category, rules.categories) or "Use one of its categories"
                 path = f"synonyms.{name}"
