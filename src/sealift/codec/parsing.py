@@ -35,12 +35,16 @@ def parse(raw: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH)
         plain, canonical = _read(text)
     except json.JSONDecodeError as error:
         offset = len(error.doc[: error.pos].encode())
-        raise MalformedError("not JSON", why=error.msg, offset=offset) from None
+        raise MalformedError(
+            "the bytes are not JSON", why=error.msg, offset=offset
+        ) from None
     except (rfc8785.CanonicalizationError, ValueError, RecursionError):
-        raise MalformedError("it has no canonical form") from None
+        raise MalformedError("the JSON has no canonical form") from None
     if canonical != raw:
         offset = _first_difference(canonical, raw)
-        raise MalformedError("not in canonical form (RFC 8785)", offset=offset)
+        raise MalformedError(
+            "the JSON is not in canonical form (RFC 8785)", offset=offset
+        )
     return plain
 
 
@@ -56,21 +60,23 @@ def parse_foreign(raw: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> 
             text, parse_constant=_refuse_constant, object_pairs_hook=_once_each
         )
     except (ValueError, RecursionError):
-        raise MalformedError("not JSON, or a field appears twice") from None
+        raise MalformedError(
+            "the bytes are not JSON, or a field appears twice"
+        ) from None
 
 
 def _text(raw: bytes, max_bytes: int, max_depth: int) -> tuple[bytes, str]:
     """The bytes in memory of our own, and as text."""
     if len(raw) > max_bytes:
         raise MalformedError(
-            f"message of {len(raw):,} bytes", why=f"limit {max_bytes:,}"
+            f"a message has {len(raw):,} bytes", why=f"the limit is {max_bytes:,}"
         )
     raw = bytes(raw)
     _check_depth(raw, max_depth)
     try:
         return raw, raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise MalformedError("not UTF-8", offset=error.start) from None
+        raise MalformedError("the bytes are not UTF-8", offset=error.start) from None
 
 
 def parse_toml(raw: bytes, *, source: str, code: str = "bad-toml") -> dict[str, Any]:
@@ -135,7 +141,9 @@ def _check_depth(raw: bytes, max_depth: int) -> None:
             depth += 1
             if depth > max_depth:
                 offset = token.start()
-                raise MalformedError(f"nested deeper than {max_depth}", offset=offset)
+                raise MalformedError(
+                    f"it is nested deeper than {max_depth}", offset=offset
+                )
         elif token[0] in (b"]", b"}"):
             depth -= 1
 

@@ -59,7 +59,7 @@ def parse_named(
     """
     plain = parse(raw, max_bytes=max_bytes, max_depth=max_depth)
     if not isinstance(plain, dict) or set(plain) != {"type", "body"}:
-        raise MalformedError("not a message", code="bad-message")
+        raise MalformedError("the bytes are not a message", code="bad-message")
     return str(plain["type"]), plain["body"]
 
 
@@ -119,13 +119,13 @@ def _class_reader(kind: type) -> _Reader:
 def _from_literal(values: tuple[Any, ...], plain: Any, path: _Path) -> Any:
     # By type too: to Python, true is 1.
     if not any(type(plain) is type(x) and plain == x for x in values):
-        _refuse(path, f"one of {values}", plain)
+        _refuse(path, f"one of {', '.join(map(repr, values))}", plain)
     return plain
 
 
 def _from_enum(members: dict[str, Any], plain: Any, path: _Path) -> Any:
     if type(plain) is not str or plain not in members:
-        _refuse(path, f"one of {list(members)}", plain)
+        _refuse(path, f"one of {', '.join(members)}", plain)
     return members[plain]
 
 
@@ -170,11 +170,15 @@ def _from_base64(plain: Any, path: _Path) -> bytes:
     return raw
 
 
+# As people call them, who write JSON or TOML and perhaps no Python.
+_WORDS: Final[Mapping[type, str]] = {
+    str: "text", bool: "true or false", type(None): "nothing", dict: "an object",
+    int: "an integer", float: "a number", list: "an array",
+}  # fmt: skip
 _SCALARS: Final[dict[type, _Reader]] = {
-    str: partial(_from_itself, str, "str"),
-    bool: partial(_from_itself, bool, "bool"),
-    type(None): partial(_from_itself, type(None), "NoneType"),
-    dict: partial(_from_itself, dict, "an object"),
+    kind: partial(_from_itself, kind, _WORDS[kind])
+    for kind in (str, bool, type(None), dict)
+} | {
     int: _from_integer,
     float: _from_float,
     bytes: _from_base64,
@@ -234,7 +238,7 @@ def _from_union(kinds: tuple[Any, ...], plain: Any, path: _Path) -> Any:
         if kind in (bool, int, str) and type(plain) is kind:
             return _SCALARS[kind](plain, path)
     if float not in rest or type(plain) not in (int, float):
-        _refuse(path, f"one of {rest}", plain)
+        _refuse(path, " or ".join(_WORDS.get(each, str(each)) for each in rest), plain)
     return float(plain)
 
 
@@ -265,7 +269,7 @@ def _refuse_as_it_says(path: _Path, error: SealiftError) -> NoReturn:
 
 
 def _refuse(path: _Path, expected: str, plain: Any) -> NoReturn:
-    found = type(plain).__name__
+    found = _WORDS.get(type(plain), type(plain).__name__)
     field = _text(path) or "(root)"
     raise MalformedError(f"expected {expected}, found {found}", field=field)
 

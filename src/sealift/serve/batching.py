@@ -155,7 +155,7 @@ class RequestQueue:
         """
         held = self._held.get(question.client, 0)
         if held >= self._settings.max_waiting:
-            raise busy(f"{held} of your questions are already waiting", self._retry_s())
+            raise busy(f"{held} of your requests are already waiting", self._retry_s())
         displaced = self._displaced_by(question)
         for each in displaced:
             self.forget(each)

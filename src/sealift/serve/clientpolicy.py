@@ -75,7 +75,7 @@ class ClientPolicy:
                 "development evidence was refused",
                 why=(
                     "it does not protect data: whoever runs the server can read "
-                    "questions and answers"
+                    "requests and answers"
                 ),
                 code="development-refused",
             )

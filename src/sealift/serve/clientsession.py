@@ -236,7 +236,7 @@ class ClientSession:
                 "the client sent a packet that only servers send", code="bad-packet"
             )
         if header.id <= self._last_id:
-            raise MalformedError("a question was sent twice", code="bad-packet")
+            raise MalformedError("a request was sent twice", code="bad-packet")
         self._last_id = header.id
         try:
             self._ask(header, packet.payload)

@@ -161,7 +161,7 @@ class Withdrawal:
             PeerError: code ``withdrawn``.
         """
         if self._over.is_set():
-            raise PeerError("the question was cancelled", code="withdrawn")
+            raise PeerError("the request was cancelled", code="withdrawn")
 
     def asked(self, mail: PendingRequests, id_: int) -> None:
         """This question is under way now, instead of the one before."""
@@ -299,7 +299,7 @@ class PendingRequests:
         if not isinstance(header, InferenceAnswer | Refused):
             raise unexpected("the server sent a packet that servers do not send")
         if not 1 <= header.id <= self._last_id:
-            raise unexpected("the server answered a question that was not asked")
+            raise unexpected("the server answered a request that was not sent")
         with self._state:
             waiting = self._inbox.get(header.id)
             if waiting is not None:  # else: nobody waits for it any more

@@ -126,7 +126,7 @@ def test_options_that_follow_the_job_s_parameters_name_them() -> None:
     assert graph.options_named == {"rate", "decay"}
     model = graph.build(parameters={"rate": 0.5})
     assert graph.optimization(model).optimizer.param_groups[0]["lr"] == 0.5
-    with pytest.raises(SealiftError, match="is fixed in its list of operations"):
+    with pytest.raises(SealiftError, match="is fixed in its graph"):
         graph.build(parameters={"drop": 0.5})
     with pytest.raises(SealiftError, match="no argument"):
         graph.build(parameters={"other": 1})

@@ -391,7 +391,7 @@ def _tell_answers(subject: _Subject) -> Iterator[Sentence]:
         if each.schema.get("mixed"):
             text = f"Rows of several clients of {each.name} can be in one batch: the recipe reads them together."
             yield Sentence(_LEAVES, text)
-    text = "The operator of a server sees who asks, when, and the sizes of questions and answers."
+    text = "The operator of a server sees which client sends requests, when, and the sizes of requests and answers."
     yield Sentence(_LEAVES, text)
 
 
@@ -408,7 +408,7 @@ def _answers(resource: Resource) -> str:
 def _tell_levels(subject: _Subject) -> Iterator[Sentence]:
     agreement = subject.agreement
     what = {
-        "serve": "the models, questions and answers",
+        "serve": "the models, requests and answers",
         "group": "what the processes hold",
     }
     place = f"are opened on the machine that {subject.does(agreement.operator, 'run')}"

@@ -59,7 +59,7 @@ _SAID: Final = {
     "release.refused": "{peer} was refused a key: {rule}",
     "role.refused": "{name} was refused: {line}",
     "serve.listening": "the server listens at {address}",
-    "serve.ready": "the model {model} is loaded and answers questions",
+    "serve.ready": "the model {model} is loaded and answers requests",
     "serve.restarted": "the model's process ended and was started again",
     "serve.unscrubbed": "the model's process ended: {line}",
     "shares.listening": "the server of share {share} listens at {address}",

@@ -114,15 +114,15 @@ REASONS: Final[Mapping[str, tuple[str, str]]] = {
     "no-evaluate": ("it has no measures", ""),
     "no-predict": ("it has no answers", ""),
     "graph": (
-        "its list of operations is not valid, or does not fit its rows and weights",
+        "its graph is not valid, or does not fit its rows and weights",
         "Export it again from the program that it was made of",
     ),
     "graph-parameters": (
-        "one of the job's [parameters] is fixed in its list of operations",
+        "one of the job's [parameters] is fixed in its graph",
         "Only options of the optimizer can be changed; export the recipe again for others",
     ),
     "graph-outsourced": (
-        "the products of a list of operations cannot be outsourced",
+        "the products of a graph cannot be outsourced",
         "Choose another plan, or a recipe that is a program",
     ),
     "no-generate": ("it does not define generate()", ""),
@@ -258,7 +258,7 @@ def recipe_failed(path: str, line: int, type_: str) -> RecipeError:
         Fault(kind="error", path=path, line=line, type=type_),
         f"the recipe failed at {place} with {type_}",
         fix=(
-            "Run `sealift try`: it runs the recipe on synthetic rows and shows the "
+            "Run `sealift try`: it runs the recipe on random rows and shows the "
             "whole traceback"
         ),
         code="recipe-error",

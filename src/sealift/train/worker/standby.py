@@ -45,7 +45,7 @@ from sealift.travel.settings import TrainingSettings
 READY_S: Final = 120.0
 BEGUN_S: Final = 30.0
 _AREA_BYTES: Final = 4096  # nothing but messages passes
-_REFUSED: Final = "the recipe fails on synthetic rows, or cannot be loaded twice"
+_REFUSED: Final = "the recipe fails on random rows, or cannot be loaded twice"
 _MEMORY: Final = "there is not enough memory for a step in a second process"
 _ENOUGH: Final = b"\1"
 _KINDS: Final = 2  # of tasks, the last ones, whose steps are made beforehand
