@@ -187,7 +187,7 @@ def test_numbers_and_text_without_canonical_form(raw: bytes) -> None:
 def test_size_limit() -> None:
     raw = encode("x" * 98)
     assert parse(raw, max_bytes=100) == "x" * 98
-    with pytest.raises(MalformedError, match="limit 99"):
+    with pytest.raises(MalformedError, match="limit is 99"):
         parse(raw, max_bytes=99)
     with pytest.raises(MalformedError, match="limit 1,048,576"):
         parse(b" " * ((1 << 20) + 1))
