@@ -349,11 +349,7 @@ def require_join_form(words: Sequence[str]) -> None:
         and len(data) == len(rest)
         and not "".join(data).endswith(".toml")
     ):
-        why = (
-            f"{data[0]} is not an invitation"
-            if data
-            else "the command names neither file"
-        )
+        why = f"{data[0]} is not an invitation" if data else "it names no files"
     else:
         return
     raise UsageError(

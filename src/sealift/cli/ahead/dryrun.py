@@ -143,9 +143,7 @@ def show(
     if as_json:
         print(json.dumps({"dry_run": True, **found}))
     else:
-        found["refused"] = checks.refused or [
-            "nothing, as far as this dry run can tell"
-        ]
+        found["refused"] = checks.refused or ["nothing, as far as is known now"]
         print("this is a dry run: nothing was started, connected, written or released")
         print("\n".join(map(visible, _sections(found))))
     return checks.exit_code

@@ -112,9 +112,7 @@ class _Owner:
 
     def _look_at_evidence(self) -> str:
         if self.role == "holder":
-            return Unknown(
-                "not needed: this machine verifies the evidence of others and shows none itself"
-            )
+            return Unknown("not needed: this machine only verifies evidence of others")
         if self._setup is None:
             return _NO_KEY
         return looks.look_at_evidence(self._setup, evidence_places(self.args))

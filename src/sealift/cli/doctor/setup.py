@@ -84,9 +84,7 @@ def look_at_clock() -> Iterator[Finding]:
     library = ctypes.CDLL(None, use_errno=True)
     if library.adjtimex(ctypes.byref(now)) < 0:
         why = os.strerror(ctypes.get_errno())
-        yield Finding(
-            "clock", f"the kernel does not say whether the clock is right: {why}"
-        )
+        yield Finding("clock", f"the kernel does not say if the clock is right: {why}")
         return
     kept = not now.status & _UNSYNCHRONIZED
     yield Finding(

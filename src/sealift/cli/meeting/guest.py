@@ -110,8 +110,7 @@ def add_parser(subparsers: Any) -> None:
         "take part in the host's next runs, too, as far as the signed agreement allows them",
     )
     parser.add_flag(
-        "--decline",
-        "say no without a question; the other parties learn that you said no",
+        "--decline", "say no without a question; the other parties are told"
     )
     parser.add_allow()
 

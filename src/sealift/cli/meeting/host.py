@@ -358,7 +358,7 @@ def _demand_names(args: argparse.Namespace) -> list[str]:
             f"{(twice or [HOST])[0]} cannot be invited",
             why="two parties have that name"
             if twice
-            else "this name is reserved for the host",
+            else "only the host has this name",
             fix="Give each party a name of its own",
             code="bad-name",
         )

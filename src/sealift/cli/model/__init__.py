@@ -205,8 +205,7 @@ def _content(
         return content, facts_in(content)
     if args.agreement is None:
         raise UsageError(
-            "the model of a run can be sealed only with the run's agreement",
-            fix="Add --agreement FILE",
+            "the agreement of the run is missing", fix="Add --agreement FILE"
         )
     from sealift.cli.model.output import read_receipt
     from sealift.train.output.opening import open_output
