@@ -158,7 +158,7 @@ def _require_right(kind: StatementKind, signed: SignedAgreement, name: str) -> N
 
 def _no_right(name: str, why: str) -> PolicyError:
     return PolicyError(
-        f"{name} may not make this statement about it", why=why, code="no-right"
+        f"{name} has no right to make this statement", why=why, code="no-right"
     )
 
 

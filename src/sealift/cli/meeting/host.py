@@ -356,9 +356,7 @@ def _demand_names(args: argparse.Namespace) -> list[str]:
     if twice or HOST in names:
         raise UsageError(
             f"{(twice or [HOST])[0]} cannot be invited",
-            why="two parties have that name"
-            if twice
-            else "only the host has this name",
+            why="two parties have that name" if twice else "it is the host's own name",
             fix="Give each party a name of its own",
             code="bad-name",
         )
