@@ -364,9 +364,7 @@ def _bytes_of(planner: dcp.SavePlanner, item: dcp.WriteItem) -> Buffer:
 def _require_shard(name: object) -> str:
     """Another rank said it: it must not choose another file of this machine."""
     if not isinstance(name, str) or not re.fullmatch(_SHARD, name):
-        raise MalformedError(
-            f"{name!r} is not a file of a checkpoint", code="bad-saved"
-        )
+        raise MalformedError(f"{name!r} is no checkpoint file", code="bad-saved")
     return name
 
 
