@@ -189,7 +189,7 @@ def test_size_limit() -> None:
     assert parse(raw, max_bytes=100) == "x" * 98
     with pytest.raises(MalformedError, match="limit is 99"):
         parse(raw, max_bytes=99)
-    with pytest.raises(MalformedError, match="limit 1,048,576"):
+    with pytest.raises(MalformedError, match="limit is 1,048,576"):
         parse(b" " * ((1 << 20) + 1))
 
 

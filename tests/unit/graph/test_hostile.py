@@ -169,8 +169,8 @@ BAD: dict[str, tuple[Callable[[Plain], object], str]] = {
         too_many_outputs,
         "graph evaluate: 1,000 outputs or updates are the most",
     ),
-    "whole-numbers-cut-off": (whole_numbers_cut_off, "are divided by rounding down"),
-    "whole-parameter": (lambda p: add_state(p, "parameter", "int64"), "no fractions"),
+    "whole-numbers-cut-off": (whole_numbers_cut_off, "only with rounding mode floor"),
+    "whole-parameter": (lambda p: add_state(p, "parameter", "int64"), "are not floats"),
     "shared-constant": (
         lambda p: add_state(p, "constant", same_as="0.weight"),
         "state c cannot share the memory of 0.weight",
@@ -179,9 +179,9 @@ BAD: dict[str, tuple[Callable[[Plain], object], str]] = {
         lambda p: add_state(p, "buffer", same_as="0.weight"),
         "state c cannot share the memory of 0.weight",
     ),
-    "rate": (lambda p: options(p).update(lr=None), "option lr of AdamW is no number"),
+    "rate": (lambda p: options(p).update(lr=None), "option lr of AdamW is not a number"),
     "no-rate": (lambda p: options(p).pop("lr"), "AdamW has no lr"),
-    "betas": (lambda p: options(p).update(betas=[0.9]), "no list of two numbers"),
+    "betas": (lambda p: options(p).update(betas=[0.9]), "not a list of two numbers"),
     "switch": (lambda p: options(p).update(amsgrad=1), "neither true nor false"),
     "step-size": (
         lambda p: schedule(p, "StepLR", step_size=0),
