@@ -179,7 +179,10 @@ BAD: dict[str, tuple[Callable[[Plain], object], str]] = {
         lambda p: add_state(p, "buffer", same_as="0.weight"),
         "state c cannot share the memory of 0.weight",
     ),
-    "rate": (lambda p: options(p).update(lr=None), "option lr of AdamW is not a number"),
+    "rate": (
+        lambda p: options(p).update(lr=None),
+        "option lr of AdamW is not a number",
+    ),
     "no-rate": (lambda p: options(p).pop("lr"), "AdamW has no lr"),
     "betas": (lambda p: options(p).update(betas=[0.9]), "not a list of two numbers"),
     "switch": (lambda p: options(p).update(amsgrad=1), "neither true nor false"),
