@@ -9,7 +9,7 @@ from typing import Literal
 
 from sealift.data.schema.schema import Schema
 from sealift.data.sources.source import NO_OPTIONS, SourceOptions
-from sealift.data.sources.table import open_table, tell_numbers
+from sealift.data.sources.table import files_of, open_table, tell_numbers
 from sealift.errors import MalformedError, SealiftError
 from sealift.ids import Digest
 
@@ -44,8 +44,7 @@ class BroughtTable:
         found = self.source.stat()
         stamp = f"{found.st_size} {found.st_mtime_ns}"
         if self.source.is_dir():
-            every = sorted(self.source.rglob("*"))
-            stats = [(str(each), each.lstat()) for each in every]
+            stats = [(str(each), each.stat()) for each in files_of(self.source)]
             parts = [(name, now.st_size, now.st_mtime_ns) for name, now in stats]
             stamp = Digest.of(repr(parts).encode()).to_text()
         if self.options != NO_OPTIONS:

@@ -11,8 +11,10 @@ import pytest
 from sealift.cli.meeting.guest import brought_by
 from sealift.crypto.identity import Identity, create_identity
 from sealift.data.schema.schema import Field, Schema
+from sealift.data.sources.source import NO_OPTIONS
 from sealift.data.sources.table import open_table
 from sealift.errors import MalformedError, UsageError
+from sealift.meet.table import BroughtTable
 
 SCHEMA = Schema((Field("x", "int64"), Field("y", "int64")))
 
@@ -105,3 +107,16 @@ def test_what_changed_between_counting_and_sealing_is_noticed(tmp_path: Path) ->
     assert train.stamp != stamp
     with pytest.raises(MalformedError, match="changed while it was read"):
         list(table.blocks())
+
+
+def test_what_lies_beside_the_files_of_a_folder_is_no_change(tmp_path: Path) -> None:
+    """Of `join INVITATION .` the vault and the logs lie there, too."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    arrow = pytest.importorskip("pyarrow")
+    parquet.write_table(arrow.table({"x": [1.0]}), tmp_path / "0.parquet")
+    table = BroughtTable("train", tmp_path, NO_OPTIONS)
+    stamp = table.stamp
+    (tmp_path / "vault.db").write_bytes(b"written")
+    assert table.stamp == stamp
+    parquet.write_table(arrow.table({"x": [1.0, 2.0]}), tmp_path / "1.parquet")
+    assert table.stamp != stamp

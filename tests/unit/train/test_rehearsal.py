@@ -72,6 +72,10 @@ def test_sums_are_rehearsed_too() -> None:
             '{"a" if len(batch["y"]) > 1 else "b": 1.0}',
             "some measures for some batches alone",
         ),
+        (
+            '{"a": 1.0, **({"b": 1.0} if batch["y"].sum() > len(batch["y"]) // 2 else {})}',
+            "some measures for some batches alone",
+        ),
     ],
 )
 def test_measures_that_no_agreement_can_list(returned: str, words: str) -> None:

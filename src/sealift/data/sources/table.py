@@ -151,13 +151,15 @@ class Table:
         )
 
 
-def _stamp(place: Path) -> Digest:
-    """Which files a table lies in, and when each was written last.
+def files_of(place: Path) -> list[Path]:
+    """The files that a table lies in; others in its folder, such as sealed ones, do not count."""
+    inside = (f for f in place.rglob("*") if f.suffix.lower() in _IN_FOLDERS)
+    return sorted(f for f in (place, *inside) if f.is_file())
 
-    Others in its folder do not count: what is sealed may be written beside it.
-    """
-    inside = sorted(f for f in place.rglob("*") if f.suffix.lower() in _IN_FOLDERS)
-    stats = [(str(f), f.stat()) for f in (place, *inside) if f.is_file()]
+
+def _stamp(place: Path) -> Digest:
+    """Which files a table lies in, and when each was written last."""
+    stats = [(str(f), f.stat()) for f in files_of(place)]
     parts = [(n, f.st_ino, f.st_size, f.st_mtime_ns, f.st_ctime_ns) for n, f in stats]
     return Digest.of(repr(parts).encode())
 
