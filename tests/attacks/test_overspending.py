@@ -130,6 +130,23 @@ def test_a_budget_is_spent_round_by_round_and_no_further(owner: Owner) -> None:
     assert table == owner.consortium.agreement.resource("ada-train").content.to_text()
 
 
+def test_who_asks_whether_a_round_would_be_allowed_spends_nothing(owner: Owner) -> None:
+    session, would = owner.rank(), []
+    for _ in range(MOST + 1):
+        for _ in range(3):
+            request = PassRequest(
+                run=RUN, purpose="train", visits=1,
+                attempt=secrets.token_bytes(32), begins=False,
+            )  # fmt: skip
+            try:
+                request_pass(session, request)  # type: ignore[arg-type]
+            except BrokerRefusedError as error:
+                would.append(error.rule)
+        ask(session)
+    assert would == [SPENT] * 3
+    assert [each.round for each in owner.rounds] == [1, 2, 3, 4]
+
+
 def test_the_refusal_names_what_is_spent_asked_and_left(owner: Owner) -> None:
     session = owner.rank()
     for _ in range(MOST):

@@ -28,6 +28,7 @@ from sealift.events import Event, discard
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.resources import GroupRule
+from sealift.release.agreement.training import PrivateSteps
 from sealift.release.log.entries import SignedTreeHead, TreeHead
 from sealift.release.log.heads import ShownHeads
 from sealift.train.job.runningjob import JobShapes
@@ -229,10 +230,10 @@ class Counting:
         said = bytes([over]) + self.others
         return tuple(rank for rank, each in enumerate(said) if each)
 
-    def _count_pass(self, purpose: str, epoch: int) -> None:
+    def _count_pass(self, purpose: str, epoch: int, *, begins: bool = True) -> None:
         if not self.allows.get(purpose, 99):
             raise PolicyError("no more", code="too-many-visits")
-        self.allows[purpose] = self.allows.get(purpose, 99) - 1
+        self.allows[purpose] = self.allows.get(purpose, 99) - begins
 
     def may_begin(self, purpose: Any, epoch: int, *, last: bool = False) -> bool:
         of: Any = self
@@ -266,6 +267,23 @@ def test_a_limit_that_is_reached_ends_training_and_not_the_run(others: bytes) ->
     assert not job.may_begin("heldout", 5)
     assert not job.may_begin("train", 6)
     assert job.may_begin("heldout", 7, last=True)
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_a_budget_that_is_over_costs_no_other_owner_a_round(private: bool) -> None:
+    job = Counting(steps=8, others=b"\0\1")
+    agreement = grouped()
+    terms = PrivateSteps(clip=1.0, noise=1.0, batch=32) if private else None
+    training = replace(
+        agreement.training_rule, privacy=terms, prepare=(False,), rows=("owner",)
+    )
+    job.agreement.agreement = replace(agreement, training=training)
+    job.allows["train"] = 9
+    assert not job.may_begin("train", 5)
+    assert job.allows["train"] == (9 if private else 8)
+    job.others, job._stopped_at = b"\0\0", None
+    assert job.may_begin("train", 6)
+    assert job.allows["train"] == (8 if private else 7)
 
 
 def test_a_limit_before_the_first_round_ends_the_run() -> None:

@@ -143,13 +143,15 @@ class KeyReleases:
     def count_pass(self, request: PassRequest, asker: Asker) -> int:
         """Count a pass over this owner's rows; it may begin when this has returned.
 
+        One that does not begin yet is decided alike, and not counted.
+
         Raises:
             RefusedError: its ``code`` names the rule that failed; it was logged.
             UnavailableError: if it cannot be written: then it may not begin.
         """
         peer, owner = asker.peer, self._owner.name
         attempt, budgets = request.attempt, self._verified.agreement.budgets_of(owner)
-        if budgets and not self._spend(attempt):
+        if budgets and request.begins and not self._spend(attempt):
             # A question that came before was answered, maybe: a repeated step costs again.
             attempt = secrets.token_bytes(CHALLENGE_BYTES)
         asked = ReleaseQuestion(
@@ -159,6 +161,8 @@ class KeyReleases:
         limit = self._verified.agreement.output_rule.max_visits
         try:
             self.require(asked, asker, None)
+            if not request.begins:
+                return 0
             private = self._private(asked)
             counted = self._ledger.spend(
                 self._debit(asked),

@@ -95,12 +95,14 @@ class PassRequest:
         visits: How many it counts as: the parts that its rows are worked on in.
         attempt: 32 fresh random bytes; an answer that was lost is asked for again with
             the same ones, and counts once.
+        begins: Whether it begins then; else nothing is counted.
     """
 
     run: RunTerms
     purpose: Purpose
     visits: int
     attempt: bytes
+    begins: bool = True
 
     def __post_init__(self) -> None:
         check_challenge(self.attempt)

@@ -162,6 +162,8 @@ class ReleasedKeys:
         purpose: Purpose,
         visits: Mapping[str, int],
         waits: Callable[[str, float], bool],
+        *,
+        begins: bool = True,
     ) -> None:
         """Have each owner's broker count a pass over its rows; then it may begin.
 
@@ -170,6 +172,7 @@ class ReleasedKeys:
             visits: How many it counts as, by owner.
             waits: Whether an owner's broker, which has been away for so many seconds,
                 is asked once more.
+            begins: Whether it begins then; else they only say whether they would allow it.
 
         Raises:
             PolicyError: ``too-many-visits``, ``privacy-budget-spent``, or
@@ -180,7 +183,7 @@ class ReleasedKeys:
         for owner, count in visits.items():
             attempt = secrets.token_bytes(CHALLENGE_BYTES)
             request = PassRequest(
-                run=run, purpose=purpose, visits=count, attempt=attempt
+                run=run, purpose=purpose, visits=count, attempt=attempt, begins=begins
             )
             try:
                 self._ask_patiently(owner, request, waits)

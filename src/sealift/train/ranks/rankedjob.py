@@ -511,7 +511,12 @@ class RankedJob:
         """
         if self._stopped_at is not None and (purpose == "train" or not last):
             return False
-        over = self._rounds.hear_limits(over=self._is_over(purpose, epoch))
+        over: tuple[int, ...] = ()
+        if self.agreement.agreement.training_rule.privacy is not None:
+            # A budget that is over costs the other owners nothing: all are asked first.
+            spent = self._is_over(purpose, epoch, begins=False)
+            over = self._rounds.hear_limits(over=spent)
+        over = over or self._rounds.hear_limits(over=self._is_over(purpose, epoch))
         if not over:
             return True
         people = say_ranks(self.agreement.agreement)
@@ -525,16 +530,16 @@ class RankedJob:
         emit(self.sink, "job.limited", purpose=purpose, epoch=epoch, line=what)
         return False
 
-    def _is_over(self, purpose: Purpose, epoch: int) -> bool:
+    def _is_over(self, purpose: Purpose, epoch: int, *, begins: bool = True) -> bool:
         """Whether an owner's side allows no more; any other refusal is the pass's error."""
         self._counted = self._refused = None
         try:
             self.leases.await_proven(self.keys.owners)
-            self._count_pass(purpose, epoch)
+            self._count_pass(purpose, epoch, begins=begins)
         except SealiftError as error:
             self._refused = error
             return error.code in OVER
-        self._counted = (purpose, epoch)
+        self._counted = (purpose, epoch) if begins else None
         return False
 
     def _require_counted(self, purpose: Purpose, epoch: int) -> None:
@@ -545,11 +550,11 @@ class RankedJob:
                 "the pass was not counted by its owner's side", code="release-refused"
             )
 
-    def _count_pass(self, purpose: Purpose, epoch: int) -> None:
+    def _count_pass(self, purpose: Purpose, epoch: int, *, begins: bool = True) -> None:
         """At each owner's own broker, whatever was begun or begun again before."""
         stops = stops_of(self.plans[self.rank], purpose, epoch)
         visits = Counter(stop.holder for stop in stops)
-        self.keys.count_pass(purpose, visits, self._waits)
+        self.keys.count_pass(purpose, visits, self._waits, begins=begins)
 
     def _waits(self, owner: str, away_s: float) -> bool:
         """For a broker that is away: as long as its keys live, or for whoever was lost."""
