@@ -12,7 +12,12 @@ import pytest
 
 from sealift.attest.level import Level
 from sealift.cli.console import say
-from sealift.data.schema.document import schema_from_plain, schema_to_plain
+from sealift.data.schema.document import (
+    parse_schema,
+    schema_from_plain,
+    schema_to_plain,
+    schema_to_toml,
+)
 from sealift.errors import MalformedError, fold, quote_foreign
 from sealift.ids import Digest
 from sealift.meet.folder import DECLARED_SCHEMA
@@ -211,6 +216,15 @@ def test_no_column_hides_among_others(terms: Terms) -> None:
         unseen = [name for name in names if quote_foreign(name) not in shown]
         assert bool(unseen) == (DECLARED_SCHEMA in shown) == (len(names) > 24)
         assert f"{quote_foreign(names[-1])}" in shown
+
+
+def test_nothing_hides_a_column_in_the_file_that_has_all() -> None:
+    names = ["age", "x\u202e\u009b\x7f\U000e0001y"]
+    field = {"name": "x", "dtype": "float32", "shape": [2], "columns": names}
+    schema = schema_from_plain({"fields": [field]})
+    text = schema_to_toml(schema)
+    assert all(each.isprintable() or each == "\n" for each in text)
+    assert parse_schema(text.encode(), source="a file") == schema
 
 
 def test_categories_leave_by_a_yes_for_each_column_alone(

@@ -233,7 +233,7 @@ def _is_invitation(word: str) -> bool:
         return True
     try:
         with open(word, encoding="ascii") as file:
-            # Behind its party's name, as a host prints it.
+            # Behind its party's name, as a host prints it; what comes later is not looked at.
             return beginning in file.read(256)
     except (OSError, ValueError):
         return False
@@ -349,7 +349,7 @@ def require_join_form(words: Sequence[str]) -> None:
         and len(data) == len(rest)
         and not "".join(data).endswith(".toml")
     ):
-        why = f"{data[0]} is not an invitation" if data else "it names no files"
+        why = f"{data[0]} is not an invitation" if data else "no file is named"
     else:
         return
     raise UsageError(

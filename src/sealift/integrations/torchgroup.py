@@ -312,7 +312,7 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             work(tensors, *more)
             end(None)
 
-        return self._queue(_listed(tensors), whole)
+        return self._queue(list(_listed(tensors)), whole)
 
     def _queue(
         self, tensors: Sequence[Tensor], work: Callable[[End], None]

@@ -259,7 +259,7 @@ def _require_agreed_run(
         (before := _before(asked, place)).job, job
     ):
         raise PolicyError(
-            f"{asked.file} continues run {before.number}, but changes more than the epochs",
+            f"{asked.file} continues run {before.number}, but does not only add epochs",
             why="its state belongs to other settings, or was not kept",
             code="run-differs",
         )

@@ -7,13 +7,14 @@ orchestrator tells the accelerator the same ones. Times are limits, in seconds.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Final, Literal, cast
 
 from annotated_types import Interval, Predicate
 
 from sealift.codec import MAX_INTEGER, encode, to_plain
 from sealift.data.schedule.visits import Order, VisitTerms
+from sealift.errors import JobError
 from sealift.ids import MAX_RANKS, Digest, check_name
 from sealift.release.agreement import Between, RunTerms, TrainingPlan, TrainingRule
 from sealift.release.agreement.sums import SumBits, SumEncoding
@@ -360,6 +361,24 @@ def run_terms(job: str, plan: str, settings: JobSettings) -> RunTerms:
         continues=settings.training.continues,
         **cast(dict[str, Any], values),
     )
+
+
+def require_own_run(told: RunTerms, own: RunTerms) -> None:
+    """Refuse a run that a party's own job file is not of, whatever ranges were signed.
+
+    Raises:
+        JobError: ``another-run``, with the first setting that differs.
+    """
+    before = encode(own)  # tells a truth value from 1, and 1 from nothing else
+    for each in fields(own):
+        here, there = getattr(own, each.name), getattr(told, each.name)
+        if encode(replace(own, **{each.name: there})) != before:
+            setting = SETTINGS.get(each.name, each.name)
+            raise JobError(
+                "the host's machine starts another run than the job file here is of",
+                why=f"{setting} is {here} here, and {there} there",
+                code="another-run",
+            )
 
 
 def require_agreed(settings: JobSettings, plan: str, rule: TrainingRule) -> None:

@@ -348,7 +348,7 @@ def test_a_budget_that_relies_on_other_owners_machines_is_below_the_floor() -> N
         "only that machine's part of the noise, 1/2 of its variance: 0.78 times"
         in texts
     )
-    assert "They already contain the noise" not in texts
+    assert "already contain the noise" not in texts
     assert "is cut to it (sum_bound)" not in texts
 
 

@@ -28,6 +28,9 @@ def test_means_are_weighted_by_rows() -> None:
     parts = [(10, {"loss": 1.0, "accuracy": 0.5}), (30, {"loss": 2.0})]
     assert joint_numbers(parts, 9) == {"loss": 1.75, "accuracy": 0.5}
     assert joint_numbers([], 9) == {}
+    some = [(100, {"loss": 0.5}), (150, {})]  # of which one left rows out
+    assert joint_numbers(some, 9) == {"loss": 0.5}
+    assert joint_numbers(some, 9, whole=True) == {}
     huge = [(10, {"loss": 1e308}), (1, {"rows": 2.0})]
     assert joint_numbers(huge, 9) == {"rows": 2.0}
 

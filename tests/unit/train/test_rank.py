@@ -101,9 +101,11 @@ def test_a_rank_begins_no_run_but_the_one_that_its_owner_allowed(
     other = replace(AGREED, training=replace(AGREED.training, **changes))
     rule.require(run_terms(job, "ddp", other))  # in their ranges
     start = StartJob(job, encode(other))
-    with pytest.raises(PolicyError) as refused:
+    with pytest.raises(JobError) as refused:  # after which `--stay` asks for later runs
         agreed_settings(start, replace(agreement, training=rule), JobShapes(), own)
-    assert refused.value.code == "run-changed"
+    assert refused.value.code == "another-run"
+    (changed,) = changes or ("job",)
+    assert f"{changed} is " in refused.value.why
 
 
 @pytest.mark.parametrize(

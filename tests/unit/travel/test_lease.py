@@ -12,7 +12,7 @@ import pytest
 
 from sealift.codec import decode, encode
 from sealift.crypto.sign import SigningKey, sign_document
-from sealift.errors import AuthenticationError, MalformedError, PolicyError
+from sealift.errors import AuthenticationError, JobError, MalformedError, PolicyError
 from sealift.ids import Digest
 from sealift.travel.holder.visit import check_lease
 from sealift.travel.visit.lease import SignedLease, verify_lease
@@ -83,6 +83,23 @@ def test_a_holder_serves_no_run_but_the_one_that_its_owner_allowed(
         with pytest.raises(EOFError if served else PolicyError) as refusal:
             holder._provision(lease)
         assert served or getattr(refusal.value, "code", "") == "foreign-lease"
+
+
+def test_a_holder_ends_where_another_run_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would refuse each lease, and the host would believe that it is away."""
+    world = World(tmp_path)
+    lease = leased(world)
+    holder = holding(world, MagicMock())
+    monkeypatch.setattr(
+        "sealift.travel.holder.jobs._newest_order", lambda _: MagicMock(lease=lease)
+    )
+    holder._run = replace(RUN, seed=7)
+    with pytest.raises(JobError) as refusal:
+        holder._attend_to(MagicMock(), lambda: None)
+    assert refusal.value.code == "another-run"
+    assert "training.seed is 7 here" in refusal.value.why
 
 
 def test_every_field_is_signed() -> None:

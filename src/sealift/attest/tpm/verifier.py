@@ -51,7 +51,9 @@ REQUIRED_PCRS: Final = (0, 2, 4, 7, 8, 9)
 # the kernel's image (UAPI group, Linux TPM PCR registry); untouched by other loaders.
 LOADER_PCRS: Final = (12, 13)
 RESETTABLE_PCRS: Final = frozenset({16, 20, 21, 22, 23})
-_WHOSE_MEMORY: Final = "whoever has physical access to the machine can read its memory"
+_WHOSE_MEMORY: Final = (
+    "whoever controls the machine, or its hypervisor, can read its memory"
+)
 
 
 @dataclass(frozen=True, slots=True)

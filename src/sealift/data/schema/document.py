@@ -105,7 +105,8 @@ def schema_to_toml(schema: Schema) -> str:
 def _toml(value: object) -> str:
     """Text, numbers, truth values and lists of them: TOML writes them as JSON does."""
     text = json.dumps(value, ensure_ascii=False)
-    return text.replace("\x7f", "\\u007f")
+    shown = (c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
+    return "".join(shown)  # nothing hides a name from who reads the file
 
 
 def field_to_plain(field: Field) -> dict[str, Any]:

@@ -159,7 +159,7 @@ def files_of(place: Path) -> list[Path]:
 
 def _stamp(place: Path) -> Digest:
     """Which files a table lies in, and when each was written last."""
-    stats = [(str(f), f.stat()) for f in files_of(place)]
+    stats = ((str(f), f.stat()) for f in files_of(place))
     parts = [(n, f.st_ino, f.st_size, f.st_mtime_ns, f.st_ctime_ns) for n, f in stats]
     return Digest.of(repr(parts).encode())
 

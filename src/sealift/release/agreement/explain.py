@@ -335,7 +335,7 @@ def _tell_model(subject: _Subject) -> Iterator[Sentence]:
     if rule.approved_by:
         text = (
             f"Nobody can open the model before {subject.names(rule.approved_by)} approve it: each of them holds "
-            "a share of its key. Numbers are shared without this approval. Machines of a group hold it while they train it."
+            "a share of its key. Numbers are shared without this approval. While a group trains the model, its machines hold it in memory."
         )
         yield Sentence(_LEAVES, text)
     if rule.baseline_alone:

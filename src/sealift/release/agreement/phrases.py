@@ -148,7 +148,7 @@ def _say_noise(training: TrainingRule) -> str:
             f"It contains only that machine's part of the noise, 1/{honest} of its variance: "
             f"{training.privacy.noise / math.sqrt(honest):.2g} times the clip."
         )
-    return "They already contain the noise."
+    return "The updates already contain the noise."
 
 
 def say_privacy(

@@ -225,7 +225,7 @@ class Checkpoints(Generic[P]):
         if self.counted:
             emit(self._sink, "checkpoint.stays", number=self.counted)
             return
-        why = "no checkpoint is valid, so no later run can continue from this one"
+        why = "no checkpoint counts, so no later run can continue from this one"
         emit(self._sink, "checkpoint.missed", number=0, line=why)
 
     def finish(self) -> None:

@@ -53,7 +53,8 @@ class _Pass:
 
     def say_numbers(self) -> str:
         """Numbers over all rows."""
-        return say_numbers(joint_numbers(self.parts, MAX_DIGITS))
+        whole = self.purpose == "train"
+        return say_numbers(joint_numbers(self.parts, MAX_DIGITS, whole=whole))
 
 
 @dataclass(slots=True)
@@ -127,6 +128,10 @@ class TrainLines:
         match event.kind:
             case "job.ready":
                 self.say(Confinement.parse(event.text("sandbox")).say())
+                if self._job.training.drop_last:
+                    self.say(
+                        "no loss of training is told where drop_last leaves rows out"
+                    )
                 self._ahead = self._plan_from(event)
             case "round.ended" if event.fields["rows"]:  # else nobody holds rows out
                 self.say(

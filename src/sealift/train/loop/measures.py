@@ -112,9 +112,17 @@ def share_tally(
 
 
 def joint_numbers(
-    parts: Iterable[tuple[int, Mapping[str, float]]], digits: int
+    parts: Collection[tuple[int, Mapping[str, float]]],
+    digits: int,
+    *,
+    whole: bool = False,
 ) -> dict[str, float]:
     """Numbers over several parts: means weighted by rows, and measures of added tallies.
+
+    Args:
+        parts: Rows of each, and its numbers.
+        digits: To round to.
+        whole: Leave out a mean that a part lacks: it would not be of all rows.
 
     A number that is not finite is left out, as each of its parts would be; a measure as
     well that is not defined (no rows of a class), that an owner's share is missing of, or
@@ -139,7 +147,9 @@ def joint_numbers(
             continue
         for measure, value in _measures(tally, total):
             found[f"{prefix}{dot}{tally.label}{measure}"] = value
-    found |= {n: value / rows_of[n] for n, value in sums.items() if rows_of[n]}
+    for name, value in sums.items():
+        if rows_of[name] and not (whole and any(name not in m for _, m in parts)):
+            found[name] = value / rows_of[name]
     return {n: round(each, digits) for n, each in found.items() if math.isfinite(each)}
 
 

@@ -79,7 +79,7 @@ from sealift.travel.peers import (
     meet_broker,
     say_ranks,
 )
-from sealift.travel.settings import JobSettings, run_terms
+from sealift.travel.settings import JobSettings, require_own_run, run_terms
 from sealift.travel.visit.messages import (
     Alive,
     Failed,
@@ -481,17 +481,13 @@ def agreed_settings(
 
     Raises:
         MalformedError: if it makes no sense.
-        PolicyError: if it is not agreed; ``other-shape``; ``run-changed``.
+        PolicyError: if it is not agreed; ``other-shape``.
+        JobError: ``another-run``.
         UsageError: if there is nothing to make of it.
     """
     settings = told_settings(start.settings)
     PLANS["ddp"].check_terms(settings, agreement)
-    if run_terms(start.job, "ddp", settings) != own:
-        raise PolicyError(
-            "the host's machine starts another run than the job file here says",
-            why=f"the file is of the job {own.job}",
-            code="run-changed",
-        )
+    require_own_run(run_terms(start.job, "ddp", settings), own)
     choice = BufferChoice(settings.travel.asked_bytes, "the job sets this size")
     shapes.hold(start.job, settings.shape, choice)
     return settings

@@ -521,12 +521,12 @@ class RankedJob:
             return True
         people = say_ranks(self.agreement.agreement)
         ranks = " and ".join(people[each] for each in over)
-        what = f"an owner's broker does not allow {ranks} any more"
+        noun = "rounds" if purpose == "train" else "passes"
+        what = f"an owner's broker does not allow {ranks} any more {noun}"
         if purpose == "prepare" or not (purpose == "heldout" or self.trainer.steps):
             raise self._refused or PolicyError(what, code=VISITS_OVER, ranks=over)
         if purpose == "train":
             self._stopped_at = epoch
-        what += " rounds" if purpose == "train" else " passes to measure"
         emit(self.sink, "job.limited", purpose=purpose, epoch=epoch, line=what)
         return False
 
@@ -648,7 +648,7 @@ class RankedJob:
             epoch = self._stopped_at - 1
         rows = sum(part.stop.rows for part in parts)
         pairs = [(part.stop.rows, part.metrics) for part in parts]
-        joint = joint_numbers(pairs, rule.digits)
+        joint = joint_numbers(pairs, rule.digits, whole=purpose == "train")
         if purpose == "heldout" and self.settings.training.measure:
             self._choose(epoch, joint)
         if purpose == "heldout" and self._own:

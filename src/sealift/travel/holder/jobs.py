@@ -48,6 +48,7 @@ from sealift.travel.peers import (
     expect_orchestrator,
     meet_broker,
 )
+from sealift.travel.settings import require_own_run
 from sealift.travel.visit.lease import Lease, LeaseTerms, SignedLease
 from sealift.travel.visit.messages import (
     RUN_RECEIPT_NAME,
@@ -205,6 +206,7 @@ class HolderJob:
             PeerError: if the orchestrator is gone.
             PolicyError: ``owner-left``, ``agreement-vetoed``, ``agreement-cancelled``:
                 our own side was told so.
+            JobError: ``another-run``.
         """
         circuit = self._relay.open(ORCHESTRATOR, wait_s=ORCHESTRATOR_WAIT_S)
         policy = expect_orchestrator(self._agreement)
@@ -232,6 +234,7 @@ class HolderJob:
                 if receipt := receive_receipt(control, order, LAST_RECEIPTS_S):
                     self._keep_run(receipt)
                 return order
+            require_own_run(order.lease.body.run, self._run)
             self._begin(order.lease)
 
     def _begin(self, signed: SignedLease) -> None:

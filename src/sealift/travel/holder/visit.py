@@ -194,10 +194,9 @@ class Provisioning:
         except FailedError:
             raise
         except SealiftError as error:
-            with suppress(SealiftError):  # so that the accelerator need not guess why
-                send_message(
-                    session, Failed(error.code, "")
-                )  # its line names own files
+            # The accelerator need not guess why; the line may name files of this machine.
+            with suppress(SealiftError):
+                send_message(session, Failed(error.code, ""))
             raise
         return self._receive_receipt(session)
 

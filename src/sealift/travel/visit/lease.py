@@ -147,7 +147,7 @@ def verify_lease(signed: SignedLease, terms: LeaseTerms) -> Lease:
             )
     if lease.job != terms.run.job:
         raise PolicyError("the lease belongs to another job", code="foreign-lease")
-    if lease.run != terms.run:
+    if encode(lease.run) != encode(terms.run):
         raise PolicyError("the lease belongs to another run", code="foreign-lease")
     check_seconds(lease.lease_s, terms.longest_s)
     return lease

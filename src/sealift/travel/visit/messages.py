@@ -16,7 +16,7 @@ from typing import Final, TypeVar, overload
 
 from sealift.codec import encode_named, from_plain, parse_named
 from sealift.data.schedule.visits import Stop
-from sealift.errors import MalformedError, PeerError, SealiftError
+from sealift.errors import MalformedError, PeerError, SealiftError, meaning
 from sealift.ids import Digest, Handle, VisitId, check_name
 from sealift.release.agreement import Purpose
 from sealift.release.agreement.statements import SignedStatement
@@ -98,7 +98,8 @@ class FailedError(PeerError):
     default_code = "peer-failed"
 
     def __init__(self, failed: Failed) -> None:
-        super().__init__(f"the peer refused: {failed.line[:300]}")
+        why = failed.line[:300] or meaning(failed.code) or "it did not say why"
+        super().__init__(f"the peer refused: {why}")
         self.failed = failed
 
 
