@@ -149,6 +149,23 @@ def test_owners_stay_and_the_host_changes_its_job(parties: Parties) -> None:
     assert all(each.process.poll() is None for each in owners.values())
 
 
+def test_owners_that_stay_follow_a_host_that_was_killed_into_another_run(
+    parties: Parties,
+) -> None:
+    """Their ranks refuse it under the first run's job file, and their commands ask for it."""
+    ask_for(parties, epochs=6)
+    host, owners = begin(parties)
+    host.wait_text("train epoch 1")
+    host.kill()
+    ask_for(parties, epochs=2, rate=0.02)
+    second = again(parties)
+    assert second.end() == 0, second.text[-3000:]
+    assert (parties.folder / "host" / "model-2.safetensors").exists()
+    for name in OWNERS:
+        owners[name].wait_text("waiting for the host's next run")
+        assert (parties.folder / name / "run-2" / "receipt.json").exists()
+
+
 def test_a_run_that_was_cut_off_hands_out_the_best_epoch_of_a_calm_one(
     parties: Parties,
 ) -> None:

@@ -68,6 +68,9 @@ SILENT_S: Final = 20.0  # a rank says that it is alive every 5 s
 QUEUED: Final = 16  # words of ranks, of a MiB at most, that wait for being taken
 MAX_LINE: Final = 300  # columns of a recipe's own text
 _ECHOES: Final = (LOST, FAILED)
+# What ends a start and not the job: whoever was there for an earlier run comes for this one,
+# if its owner takes part in later runs.
+_PASSING: Final = (LOST, "another-run")
 
 
 class GroupOrchestrator:
@@ -231,7 +234,7 @@ class GroupOrchestrator:
     def _await_others(self, error: PeerError) -> float:
         """How long to wait for all ranks anew; raises what ended them, if not at all."""
         wait_s = self._settings.run.rejoin_s
-        lasting = isinstance(error, FailedError) and error.failed.code != LOST
+        lasting = isinstance(error, FailedError) and error.failed.code not in _PASSING
         if wait_s <= 0 or lasting or error.code == MISSING:
             raise error
         said = self._said(error) if isinstance(error, FailedError) else error
@@ -310,7 +313,8 @@ class RankWords:
 def _last_word(error: SealiftError) -> Failed:
     """What every rank hears of the end of this start: a stable name, and who it is about."""
     if isinstance(error, FailedError):
-        return Failed(error.failed.code, "", error.failed.ranks)
+        code = LOST if error.failed.code in _PASSING else error.failed.code
+        return Failed(code, "", error.failed.ranks)
     if isinstance(error, PeerError):
         return Failed(LOST, "", error.ranks)
     return Failed(error.code if meaning(error.code) else FAILED, "", error.ranks)
