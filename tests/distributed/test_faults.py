@@ -98,7 +98,6 @@ def test_a_holders_full_disk_costs_time_alone(world: World, run: JobRun) -> None
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
     for again in (first, second):
         assert again.text("reason") == "disk-full"
-        assert again.text("reason") == "disk-full"
     assert second.fields["pause_s"] == 2 * first.fields["pause_s"]  # type: ignore[operator]
     assert orchestrator.end() == 0, orchestrator.errors
     assert orchestrator.results[0]["weights"] == train_here(world).weights.to_text()
