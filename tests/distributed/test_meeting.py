@@ -286,7 +286,7 @@ def test_who_leaves_before_signing_is_named_on_all_screens(parties: Parties) -> 
     host.wait_text("east has compared its table")
     leaves.interrupt()
     gone = "east is not connected any more, and has not signed. "
-    host.wait_text(f"{gone}Its owner can type its command again in the same folder")
+    host.wait_text(f"{gone}To continue, its owner types its command again")
     stays.wait_text(f"{gone}You can wait")
     parties.join("east", ()).wait_text("waiting for south")
     host.interrupt()
