@@ -199,7 +199,7 @@ def test_a_column_that_the_recipe_needs_is_named(
         (["model.safetensors", "new.csv", "-o", "new.csv"], 2, "[exists]"),
         (["model.safetensors", "other.csv"], 6, "none of the model's columns"),
         (["model.safetensors", "new.csv", "--bundle", "."], 5, "[code-bundle-differs]"),
-        (["server:1", "new.csv"], 2, "Add --agreement FILE"),
+        (["server:1", "new.csv"], 2, "add --agreement FILE"),
         (
             ["model.safetensors", "new.csv", "--keep", "Statoin"],
             2,

@@ -93,7 +93,7 @@ def test_a_measure_that_is_withheld_is_named(tmp_path: Path) -> None:
     *_, line = said(
         tmp_path, event("round.ended", 0.0, **held, **{"metric.other": 1.0})
     )
-    assert "not shared: accuracy, because an owner holds out too few rows" in line
+    assert "not shared: accuracy, because an owner holds out fewer rows" in line
     *_, line = said(
         tmp_path / "all", event("round.ended", 0.0, **held, **{"metric.accuracy": 0.5})
     )
@@ -102,6 +102,6 @@ def test_a_measure_that_is_withheld_is_named(tmp_path: Path) -> None:
     line = sentence("rank.measured", own)
     assert line.endswith("or the recipe measured nothing")
     assert (
-        "not shared: auc, recall, because you hold out too few rows of a class" in line
+        "not shared: auc, recall, because you hold out fewer rows" in line
     )
     assert withheld_numbers(["loss", "scores_64", "r"], ["auc"]) == ["r"]
