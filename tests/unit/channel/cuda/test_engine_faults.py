@@ -227,7 +227,7 @@ def flip_sealed(*numbers):
 MUTANTS = {
     "accepts every tag": ("model_open", accept_all, "not notice"),
     "opens to other bytes": ("model_open", flip_plaintext, "not open"),
-    "seals other bytes": ("model_seal", flip_sealed, "seals to other bytes"),
+    "seals other bytes": ("model_seal", flip_sealed, "its sealed bytes differ"),
     "refuses nothing of the batch": ("sealift_refuse_batch", None, "not notice"),
 }
 
