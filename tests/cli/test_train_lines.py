@@ -101,7 +101,5 @@ def test_a_measure_that_is_withheld_is_named(tmp_path: Path) -> None:
     own = {**held, "metric.own.loss": 0.5, "withheld": "auc, recall"}
     line = sentence("rank.measured", own)
     assert line.endswith("or the recipe measured nothing")
-    assert (
-        "not shared: auc, recall, because you hold out fewer rows" in line
-    )
+    assert "not shared: auc, recall, because you hold out fewer rows" in line
     assert withheld_numbers(["loss", "scores_64", "r"], ["auc"]) == ["r"]
