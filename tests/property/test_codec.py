@@ -130,7 +130,7 @@ def test_what_has_no_canonical_form(value: Any) -> None:
 def test_long_messages_are_refused_unparsed() -> None:
     raw = encode("x" * 98)
     assert parse(raw, max_bytes=100) == "x" * 98
-    with pytest.raises(MalformedError, match="limit 99"):
+    with pytest.raises(MalformedError, match="limit is 99"):
         parse(raw, max_bytes=99)
 
 

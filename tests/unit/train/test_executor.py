@@ -164,7 +164,7 @@ def test_a_job_computes_on_a_device_that_its_process_has() -> None:
     with RecipeExecutor({"recipe.py": b""}, "recipe.py") as executor:
         executor.compute_on("auto")
         assert executor.device() == "cpu"
-        with pytest.raises(UnavailableError, match=r"on cuda:7.*usable GPUs") as caught:
+        with pytest.raises(UnavailableError, match=r"cuda:7.*usable GPUs") as caught:
             executor.compute_on("cuda:7")
         assert caught.value.code == "no-device"
         assert executor.device() == "cpu"
