@@ -107,7 +107,8 @@ def test_a_file_that_changes_in_mid_visit(
         outcome = world.visit("ada", spoiling(spoil, finder))
         assert not outcome.verified
         assert outcome.ended is not None
-        assert line in outcome.ended.line
+        assert line in str(outcome.holder_error)  # at home alone: it may name files
+        assert not line or line not in outcome.ended.line
         assert "\n" not in outcome.ended.line
         assert outcome.reason == reason
         assert (outcome.receipt, world.trained) == (None, [])

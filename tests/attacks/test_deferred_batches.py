@@ -313,7 +313,7 @@ INTEGER, SHORT, HOST = {"fields": ("x", "id")}, {"drop_last": False}, {"engine":
         ({"fields": None}, "control"),
         ({**SHORT, "batch": 7}, "the last batch is shorter"),
         (HOST, "engine="),
-        ({"device": "meta", "engine": None}, "a copy to"),
+        ({"device": "meta", "engine": None}, "would be copied from"),
         ({"guarded": False}, r"loader\.guard"),
     ],
 )
