@@ -211,7 +211,7 @@ def test_garbage_is_malformed(cast: Cast, message: bytes) -> None:
 def test_a_long_hello_is_refused_unparsed(cast: Cast) -> None:
     message = cast.initiator().hello()
     assert len(message) < MAX_HELLO_BYTES // 2
-    with pytest.raises(MalformedError, match=f"limit {MAX_HELLO_BYTES:,}"):
+    with pytest.raises(MalformedError, match=f"limit is {MAX_HELLO_BYTES:,}"):
         cast.responder().reply(message + b" " * MAX_HELLO_BYTES)
 
 

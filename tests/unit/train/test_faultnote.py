@@ -70,7 +70,9 @@ def test_nobody_else_does(tmp_path: Path) -> None:
 
 CHANGED = {
     "of another job": replace(NOTE, info=replace(NOTE.info, job="other")),
-    "of other words": replace(NOTE, wrapped=NOTE.wrapped[:-1] + b"\0"),
+    "of other words": replace(
+        NOTE, wrapped=NOTE.wrapped[:-1] + bytes([NOTE.wrapped[-1] ^ 1])
+    ),
     "of a key without evidence": replace(
         NOTE, info=replace(NOTE.info, instance=SigningKey.generate().public_key)
     ),

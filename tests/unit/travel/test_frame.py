@@ -85,7 +85,7 @@ def test_the_mac_is_of_one_key_one_lease_one_tag() -> None:
     with pytest.raises(AuthenticationError):
         parse_frame(raw).authenticate(KEY, lease_for(1, 1).digest)
     with pytest.raises(AuthenticationError):
-        parse_frame(raw[:-1] + b"\x00").authenticate(KEY, LEASE.digest)
+        parse_frame(raw[:-1] + bytes([raw[-1] ^ 1])).authenticate(KEY, LEASE.digest)
     # The ciphertext is the record's own tag's to protect, under the data key.
     parse_frame(raw[:80] + b"\xff" + raw[81:]).authenticate(KEY, LEASE.digest)
 
