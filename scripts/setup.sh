@@ -96,7 +96,7 @@ install() {
     # Of scikit-learn the demo reads one file, so it needs nothing that scikit-learn needs;
     # of what pip would compile it imports a fifth, which is compiled here: a sandbox cannot.
     pip_install --no-compile --no-deps setuptools scikit-learn
-    pip_install --no-compile --no-build-isolation -e ".[$(echo "$extras" | sed s/demo/train/)]"
+    pip_install --no-compile --no-warn-conflicts --no-build-isolation -e ".[$(echo "$extras" | sed s/demo/train/)]"
     "$venv/bin/python" -c 'from sealift.train.sandboxed.recipeworker import warm_up; warm_up()'
 }
 
