@@ -369,13 +369,13 @@ def require_own_run(told: RunTerms, own: RunTerms) -> None:
     Raises:
         JobError: ``another-run``, with the first setting that differs.
     """
-    before = encode(own)  # tells a truth value from 1, and 1 from nothing else
+    before = encode(own)  # for ``==`` the truth value true is the number 1
     for each in fields(own):
         here, there = getattr(own, each.name), getattr(told, each.name)
         if encode(replace(own, **{each.name: there})) != before:
             setting = SETTINGS.get(each.name, each.name)
             raise JobError(
-                "the host's machine starts another run than the job file here is of",
+                "the host's machine starts a run that is not the one in the job file here",
                 why=f"{setting} is {here} here, and {there} there",
                 code="another-run",
             )
