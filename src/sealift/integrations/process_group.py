@@ -180,9 +180,8 @@ def _charter(setup: RoleSetup, members: Sequence[int], group: str) -> Charter:
 
 def _versions() -> dict[str, str]:
     """Of Sealift, torch, and the frameworks that this rank has loaded."""
-    loaded = {name: sys.modules.get(name) for name in _FRAMEWORKS}
-    found = {name: str(getattr(it, "__version__", "")) for name, it in loaded.items()}
-    return {"sealift": __version__} | {name: it for name, it in found.items() if it}
+    found = {n: getattr(sys.modules.get(n), "__version__", "") for n in _FRAMEWORKS}
+    return {"sealift": __version__} | {n: str(it) for n, it in found.items() if it}
 
 
 def _join(

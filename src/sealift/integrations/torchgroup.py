@@ -305,14 +305,16 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self, tensors: Tensors, work: Callable[..., None], *more: Any
     ) -> SealedWork:
         """Have a collective done, when all that was to be received has come."""
+        # As they are now: the script may change lists of its own before it is done.
+        given = [list(e) if isinstance(e, list) else e for e in (tensors, *more)]
 
         def whole(end: End) -> None:
             with self._changed:
                 self._changed.wait_for(lambda: not self._receiving)
-            work(tensors, *more)
+            work(*given)
             end(None)
 
-        return self._queue(list(_listed(tensors)), whole)
+        return self._queue(_listed(given[0]), whole)
 
     def _queue(
         self, tensors: Sequence[Tensor], work: Callable[[End], None]
