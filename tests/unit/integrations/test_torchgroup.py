@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from sealift.errors import SealiftError
-from sealift.integrations.torchgroup import MAX_TOLD_BYTES
+from sealift.integrations.torchgroup import MAX_TOLD_BYTES, SealedProcessGroup
 from tests.sim.torchranks import on_ranks
 
 pytestmark = pytest.mark.distributed
@@ -196,6 +198,23 @@ def _error(call: Callable[[], None]) -> str:
     except Exception as error:
         return str(error)
     return ""
+
+
+def test_lists_of_a_collective_are_those_of_its_call() -> None:
+    given: list[Any] = []
+    group: Any = SimpleNamespace(
+        _changed=threading.Condition(), _receiving=[], _queue=lambda _, whole: whole
+    )
+    outputs, inputs = [torch.zeros(1)], [torch.ones(1)]
+
+    def work(*lists: Any) -> None:
+        given.extend(lists)
+
+    whole: Any = SealedProcessGroup._begin(group, outputs, work, inputs)
+    outputs.clear()
+    inputs.clear()
+    whole(lambda _: None)
+    assert [len(each) for each in given] == [1, 1]
 
 
 def test_torchs_collectives() -> None:
